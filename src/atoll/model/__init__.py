@@ -1,0 +1,1 @@
+"""Nouns and errors that everything shares: frozen, typed, no I/O."""
