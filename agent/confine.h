@@ -1,0 +1,28 @@
+/* What the agent gives up for itself at start, and what it takes from every command. */
+#pragma once
+
+#include "base.h"
+
+/*
+ * First thing: no dumps (so that /proc/PID/{fd,mem,...} and ptrace of the agent are closed to guest
+ * root, which has the same uid), no new privileges, default signals.
+ */
+void confine_start(void);
+/*
+ * Ambient and inheritable sets become empty. With kept, permitted and effective become exactly that, and
+ * the rest leaves the bounding set.
+ */
+void confine_capabilities(const uint64_t *kept);
+/* Reads, closes and installs a program with a listener, seccomp_unotify(2); returns the listener's fd. */
+int confine_seccomp(int program);
+
+/* In the child: clone3 fails with ENOSYS when there is a filter. False with errno. */
+bool confine_child(void);
+/* In the child: SIGPIPE and the signal mask as a program expects them. */
+void confine_default_signals(void);
+
+/*
+ * Around fork: with high the agent takes the score at which commands are better victims than itself, so that
+ * the child inherits it; then its own again. Nothing happens where /proc did not allow it, or it is high already.
+ */
+void confine_oom_score(bool high);
