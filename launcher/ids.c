@@ -1,0 +1,111 @@
+/* User namespaces: how the launcher stops being kernel uid 0, and the id maps of idmapped mounts. */
+#include "launch.h"
+#include "kernel.h"
+
+#include <errno.h>
+#include <grp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+static void put(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		fail_at(current->kind->name, path, errno);
+	/* user_namespaces(7): a map is written with a single write(2) */
+	if (write(fd, text, strlen(text)) < 0)
+		fail_at(current->kind->name, path, errno);
+	close(fd);
+}
+
+/* A new user namespace with the given maps, as a fd. user_namespaces(7): the maps must be written from the parent
+ * namespace by a process with CAP_SETUID and CAP_SETGID there, so a helper is the one that enters the new namespace.
+ * All it does is wait for the gate, a pipe, to close; should this process die, the gate closes as well. */
+int new_userns(const char *uid_map, const char *gid_map)
+{
+	char path[64];
+	int gate[2];
+	if (pipe2(gate, O_CLOEXEC) < 0)
+		fail(errno);
+	/* clone(2): no CLONE_VM and no new stack, hence like fork(2), but born inside the namespace */
+	pid_t helper = (pid_t)syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, NULL, NULL, NULL, NULL);
+	if (helper < 0)
+		fail(errno);
+	if (helper == 0) {
+		char byte;
+		close(gate[1]);
+		_exit(read(gate[0], &byte, 1) != 0);
+	}
+	snprintf(path, sizeof path, "/proc/%d/uid_map", helper);
+	put(path, uid_map);
+	snprintf(path, sizeof path, "/proc/%d/gid_map", helper);
+	put(path, gid_map);
+	snprintf(path, sizeof path, "/proc/%d/ns/user", helper);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		fail(errno);
+	close(gate[0]);
+	close(gate[1]);
+	return fd;
+}
+
+/* wait(2) for the helpers, as late as possible: by now they have ended beside the launcher's own work. The program must
+ * not inherit children that it knows nothing of. */
+void reap_helpers(void)
+{
+	while (waitpid(-1, NULL, 0) > 0)
+		;
+}
+
+void check_userns(struct op *op)
+{
+	op->id[0] = (unsigned)number(op->word[0], ID_FLOOR, UINT32_MAX - 1);
+	op->id[1] = (unsigned)number(op->word[1], 1, UINT32_MAX - op->id[0]);
+}
+
+/* userns BASE COUNT: from here on uid and gid 0 are the host's BASE, with every capability, but only over what the new
+ * namespace owns. */
+void op_userns(struct op *op)
+{
+	char map[48];
+	uid_t real, effective, saved;
+	snprintf(map, sizeof map, "0 %u %u\n", op->id[0], op->id[1]);
+	int fd = new_userns(map, map);
+	/* setns(2) leaves the ids alone: they are still the host's 0, which the map does not contain, until setresuid(2) */
+	if (setns(fd, CLONE_NEWUSER) < 0)
+		fail(errno);
+	close(fd);
+	if (setgroups(0, NULL) < 0 || setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0)
+		fail(errno);
+	/* getresuid(2) answers 0 only for an id that the map contains, i.e. for the host's BASE */
+	if (getresuid(&real, &effective, &saved) < 0 || real || effective || saved)
+		refuse("uid is not 0 in the new namespace");
+	/* mount_namespaces(7): a mount namespace owned by a less privileged user namespace locks the mounts it starts
+	 * with: none can be unmounted alone, or lose a read-only, nosuid or nodev flag */
+	if (unshare(CLONE_NEWNS) < 0)
+		fail(errno);
+	/* namespaces(7), /proc/sys/user: the limit of this namespace; no process in it can make a user namespace, in which
+	 * it would be root again with a fresh set of capabilities. Writing asks for CAP_SYS_RESOURCE in the namespace. */
+	put("/proc/sys/user/max_user_namespaces", "0\n");
+}
+
+/* userns-self: the one map an unprivileged user may write (user_namespaces(7)): own id, with setgroups(2) given up.
+ * Nested user namespaces stay possible: bubblewrap makes one (and then forbids more, --disable-userns). */
+void op_userns_self(struct op *op)
+{
+	(void)op;
+	char map[32];
+	uid_t uid = geteuid();
+	gid_t gid = getegid();
+	if (uid == 0)
+		refuse("would run as kernel uid 0");
+	if (unshare(CLONE_NEWUSER) < 0)
+		fail(errno);
+	put("/proc/self/setgroups", "deny");
+	snprintf(map, sizeof map, "0 %u 1\n", uid);
+	put("/proc/self/uid_map", map);
+	snprintf(map, sizeof map, "0 %u 1\n", gid);
+	put("/proc/self/gid_map", map);
+}
