@@ -1,0 +1,88 @@
+"""One event loop in one permanent thread, behind every synchronous `Sandbox` of the process.
+
+The synchronous API has no logic of its own: each call runs the asynchronous one here and waits. The thread
+outlives its callers' threads, which keeps sandboxes alive that were made in a short-lived one. A forked child
+of the process gets a loop of its own. At interpreter exit the sandboxes that are left are destroyed.
+"""
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+CLOSE_TIMEOUT_S = 10.0
+T = TypeVar("T")
+
+
+class Portal:
+    """Runs coroutines for threads that have no event loop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run `coroutine` on the loop and wait; Ctrl-C here cancels it there."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None or self._pid != os.getpid():
+                self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
+                threading.Thread(target=self._serve, args=(self._loop,), name="atoll-portal", daemon=True).start()
+                atexit.register(self._close, self._loop, os.getpid())
+            return self._loop
+
+    @staticmethod
+    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
+
+    @staticmethod
+    def _close(loop: asyncio.AbstractEventLoop, pid: int) -> None:
+        if pid != os.getpid():
+            return
+        asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result(CLOSE_TIMEOUT_S)
+        loop.call_soon_threadsafe(loop.stop)
+
+
+async def _cancel_others() -> None:
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def off_loop(callback: Callable[[T], Any] | None) -> Callable[[T], Awaitable[None]] | None:
+    """The caller's callback as one that runs in a worker thread, so that it cannot hold up the loop."""
+    if callback is None:
+        return None
+
+    async def call(value: T) -> None:
+        await asyncio.to_thread(callback, value)
+
+    return call
+
+
+def iterate(stdin: "str | bytes | Iterable[bytes] | None") -> "str | bytes | AsyncIterable[bytes] | None":
+    """The caller's iterable of bytes as an asynchronous one, each step in a worker thread."""
+    if stdin is None or isinstance(stdin, str | bytes):
+        return stdin
+
+    async def chunks() -> AsyncIterator[bytes]:
+        iterator = iter(stdin)
+        while (chunk := await asyncio.to_thread(next, iterator, None)) is not None:
+            yield chunk
+
+    return chunks()
+
+
+portal = Portal()
