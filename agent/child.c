@@ -67,12 +67,17 @@ _Noreturn void child_run(const struct child *child) {
         fail(status, STAGE_RESOURCES);
     status = STATUS_FD;
     umask(022);
+    bool root = geteuid() == 0;
+    if (root)
+        confine_oom_score(root);
     if (!become(start))
         fail(status, STAGE_CREDENTIALS);
     if (chdir(start->cwd) != 0)
         fail(status, STAGE_CWD);
     if (!confine_child())
         fail(status, STAGE_CONFINE);
+    if (!root)
+        confine_oom_score(root);
     if (!set_limit(child))
         fail(status, STAGE_CONFINE);
 

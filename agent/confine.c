@@ -10,35 +10,21 @@
 #include "end.h"
 
 #define FILTER_MAX 4096u /* instructions, BPF_MAXINSNS */
-#define OOM_SCORE_HIGH "500"
+#define OOM_SCORE 500
+#define OOM_SCORE_TEXT "500"
 #define X32_BIT 0x40000000u
 
 static bool filtered;
-static int oom_score = -1; /* the agent's own oom_score_adj */
-static char own_score[8];
 
-static void write_score(const char *score) {
-    if (oom_score >= 0)
-        (void)!pwrite(oom_score, score, strlen(score), 0);
-}
-
-/*
- * One write before and one after fork are far cheaper than the child's walk to its own /proc/self. Going back
- * down is allowed: only less than what a privileged process once set is refused, proc_pid_oom_score_adj(5).
- */
-void confine_oom_score(bool high) {
-    write_score(high ? OOM_SCORE_HIGH : own_score);
-}
-
-static void open_oom_score(void) {
-    oom_score = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
-    if (oom_score < 0)
+/* proc_pid_oom_score_adj(5) of this process; only ever raised. O_NONBLOCK in case it is not procfs. */
+static void raise_oom_score(void) {
+    char own[8] = {0};
+    int fd = open("/proc/self/oom_score_adj", O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
         return;
-    if (RETRY(read(oom_score, own_score, sizeof own_score - 1)) > 0
-        && strtol(own_score, NULL, 10) < strtol(OOM_SCORE_HIGH, NULL, 10))
-        return;
-    close(oom_score);
-    oom_score = -1;
+    if (read(fd, own, sizeof own - 1) > 0 && strtol(own, NULL, 10) < OOM_SCORE)
+        (void)!pwrite(fd, OOM_SCORE_TEXT, sizeof OOM_SCORE_TEXT - 1, 0);
+    close(fd);
 }
 
 /* The raw call: libc refuses the two signals it uses itself, which may be inherited as ignored like any other. */
@@ -49,7 +35,6 @@ static void reset_signals(void) {
 }
 
 void confine_start(void) {
-    open_oom_score(); /* first: the files of a process that is not dumpable belong to root, proc(5) */
     if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0)
         end_errno("PR_SET_DUMPABLE");
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
@@ -124,6 +109,19 @@ bool confine_child(void) {
     };
     struct sock_fprog code = {sizeof no_clone3 / sizeof no_clone3[0], no_clone3};
     return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &code) == 0;
+}
+
+/*
+ * The files in /proc/self of a process that is not dumpable belong to root, proc(5). Without root all commands
+ * have the agent's uid, and this child is already one of them in all but exec, so to be dumpable for a moment
+ * opens nothing that they could not open after it.
+ */
+void confine_oom_score(bool root) {
+    if (!root)
+        prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+    raise_oom_score();
+    if (!root)
+        prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 }
 
 void confine_default_signals(void) {

@@ -22,7 +22,8 @@ bool confine_child(void);
 void confine_default_signals(void);
 
 /*
- * Around fork: with high the agent takes the score at which commands are better victims than itself, so that
- * the child inherits it; then its own again. Nothing happens where /proc did not allow it, or it is high already.
+ * In the child: makes the command a better victim for the OOM killer than the agent, best effort. As root this
+ * must precede the change of user; otherwise it must come last before exec, when nothing is left to confine.
+ * (To raise the agent's own score around fork is cheaper, but fork is when a full cgroup picks its victim.)
  */
-void confine_oom_score(bool high);
+void confine_oom_score(bool root);

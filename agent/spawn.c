@@ -4,7 +4,6 @@
 #include <sys/epoll.h>
 
 #include "child.h"
-#include "confine.h"
 #include "end.h"
 #include "lazy.h"
 #include "loop.h"
@@ -88,16 +87,13 @@ static int start_child(struct stream *stream, struct child *child, enum stage *s
     *stage = STAGE_RESOURCES;
     if (!open_all(stream, child))
         return errno;
-    confine_oom_score(true); /* the child inherits it */
     stream->pid = join_fork(child->start->leaf, &cgroup);
     if (stream->pid == 0)
         child_run(child);
-    int error = errno;
-    confine_oom_score(false);
     if (stream->pid > 0)
         return 0;
     *stage = cgroup ? STAGE_CGROUP : STAGE_RESOURCES;
-    return error;
+    return errno;
 }
 
 const char *spawn(const struct frame *frame) {

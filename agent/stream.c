@@ -15,7 +15,8 @@ static struct stream table[STREAMS_MAX];
 static uint32_t top; /* slots from here on are free */
 static uint32_t count;
 
-static uint8_t *chunk; /* DATA_MAX bytes that hold output between read and writev, never longer */
+#define CHUNK (DATA_MAX - FRAME_HEADER - 1) /* with its header it is just what an empty pipe takes, pipe(7) */
+static uint8_t *chunk; /* holds output between read and writev, never longer */
 static size_t chunk_peak;
 
 uint32_t stream_count(void) {
@@ -127,7 +128,7 @@ static bool is_drained(int fd) {
 
 static void read_output(struct stream *stream, unsigned i) {
     struct output *output = &stream->out[i];
-    ssize_t size = RETRY(read(output->fd, chunk, output->credit < DATA_MAX ? output->credit : DATA_MAX));
+    ssize_t size = RETRY(read(output->fd, chunk, output->credit < CHUNK ? output->credit : CHUNK));
     if (size > 0) {
         uint32_t bytes = (uint32_t)size;
         if (bytes > chunk_peak)
@@ -226,7 +227,7 @@ void stream_signal(struct stream *stream, int signo, enum scope scope) {
 }
 
 void stream_open(void) {
-    chunk = lazy_map(DATA_MAX, false);
+    chunk = lazy_map(CHUNK, false);
 }
 
 void stream_trim(void) {

@@ -39,7 +39,8 @@ static bool read_stat(int proc, const char *name, struct process *process) {
 }
 
 static bool belongs(const struct tree *tree, const struct process *process) {
-    return (tree->by_parent && (process->pid == tree->root || tree->member[process->parent]))
+    return tree->member[process->pid] /* known before its parent died and it became the agent's */
+        || (tree->by_parent && (process->pid == tree->root || tree->member[process->parent]))
         || (tree->by_session && process->session == tree->root);
 }
 

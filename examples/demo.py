@@ -96,7 +96,7 @@ def attacks() -> list[Row]:
     began = time.monotonic()
     with Sandbox.create(user="root") as sbx:
         sbx.commands.run("rm -rf --no-preserve-root /", timeout=30)
-        expect(sbx.commands.run(["/bin/sh", "-c", ":"]).exit_code == 127, "rm -rf left the sandbox its shell")
+        expect(sbx.commands.run(["/bin/sh", "-c", ":"], cwd="/").exit_code == 127, "rm -rf left the sandbox its shell")
     with Sandbox.create() as sbx:
         expect(sbx.commands.run("echo alive").stdout == "alive\n", "rm -rf hurt the next sandbox")
     expect(Path(PYTHON).exists() and Path("/etc/passwd").exists(), "rm -rf reached the host")

@@ -20,14 +20,18 @@ static void put(const char *path, const char *text)
 	close(fd);
 }
 
+static pid_t helpers[OPS_MAX];
+static int helper_count;
+static int gate = -1;
+
 /* A new user namespace with the given maps, as a fd. user_namespaces(7): the maps must be written from the parent
  * namespace by a process with CAP_SETUID and CAP_SETGID there, so a helper is the one that enters the new namespace.
  * All it does is wait for the gate, a pipe, to close; should this process die, the gate closes as well. */
 int new_userns(const char *uid_map, const char *gid_map)
 {
 	char path[64];
-	int gate[2];
-	if (pipe2(gate, O_CLOEXEC) < 0)
+	int pipe[2];
+	if (pipe2(pipe, O_CLOEXEC) < 0)
 		fail(errno);
 	/* clone(2): no CLONE_VM and no new stack, hence like fork(2), but born inside the namespace */
 	pid_t helper = (pid_t)syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, NULL, NULL, NULL, NULL);
@@ -35,9 +39,11 @@ int new_userns(const char *uid_map, const char *gid_map)
 		fail(errno);
 	if (helper == 0) {
 		char byte;
-		close(gate[1]);
-		_exit(read(gate[0], &byte, 1) != 0);
+		close(pipe[1]);
+		_exit(read(pipe[0], &byte, 1) != 0);
 	}
+	gate = pipe[1];
+	helpers[helper_count++] = helper;
 	snprintf(path, sizeof path, "/proc/%d/uid_map", helper);
 	put(path, uid_map);
 	snprintf(path, sizeof path, "/proc/%d/gid_map", helper);
@@ -46,17 +52,20 @@ int new_userns(const char *uid_map, const char *gid_map)
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		fail(errno);
-	close(gate[0]);
-	close(gate[1]);
+	close(pipe[0]);
+	close(pipe[1]);
+	gate = -1;
 	return fd;
 }
 
-/* wait(2) for the helpers, as late as possible: by now they have ended beside the launcher's own work. The program must
- * not inherit children that it knows nothing of. */
+/* wait(2) for the helpers, as late as possible: by then they have ended beside the launcher's own work. Neither the
+ * program nor, after a failure, the host's init is left with children that it knows nothing of. */
 void reap_helpers(void)
 {
-	while (waitpid(-1, NULL, 0) > 0)
-		;
+	if (gate >= 0)
+		close(gate);
+	for (int i = 0; i < helper_count; i++)
+		waitpid(helpers[i], NULL, 0);
 }
 
 void check_userns(struct op *op)

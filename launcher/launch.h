@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-enum { EXIT_LAUNCH = 125, FD_MAX = 1 << 20, KEPT_FD_MAX = 255, ID_FLOOR = 65536 };
+enum { EXIT_LAUNCH = 125, OPS_MAX = 512, FD_MAX = 1 << 20, KEPT_FD_MAX = 255, ID_FLOOR = 65536 };
 
 struct op;
 

@@ -14,8 +14,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OPS_MAX = 512 };
-
 static const struct kind kinds[] = {
 	/* name        words subject staged check          run */
 	{"write",        2,  0, false, check_write,   op_write},
@@ -54,6 +52,7 @@ _Noreturn static void say(const char *step, const char *what, const char *why)
 			shown[used++] = *c;
 	}
 	dprintf(STDERR_FILENO, "atoll-launch: %s%s%.*s: %s\n", step, what ? " " : "", (int)used, shown, why);
+	reap_helpers();
 	_exit(EXIT_LAUNCH);
 }
 

@@ -77,8 +77,11 @@ static int detached_clone(const struct op *op, bool by_name)
 		change.set |= MOUNT_ATTR_IDMAP;
 		change.userns_fd = (uint64_t)idmap(op);
 	}
-	if (change_mount(mount, depth, &change) < 0)
+	if (change_mount(mount, depth, &change) < 0) {
+		if (errno == EINVAL && is_kind(op, check_idtree))
+			refuse("its file system does not support idmapped mounts");
 		fail(errno);
+	}
 	if (is_kind(op, check_idtree))
 		close((int)change.userns_fd);
 	return mount;

@@ -59,8 +59,8 @@ def compile_plan(spec: SandboxSpec, template: Template, capabilities: Capabiliti
     forbidden = spec.disable - MAY_DISABLE
     if forbidden:
         raise InvalidSpecError(
-            "disable",
-            sorted(forbidden),
+            "without",
+            ", ".join(sorted(forbidden)),
             "cannot be switched off",
             hint=f"only {', '.join(sorted(MAY_DISABLE))} can",
         )

@@ -7,6 +7,7 @@ import click
 from atoll.cli.options import json_option
 from atoll.cli.output import printable, put_json, put_text, table
 from atoll.cli.progress import progress
+from atoll.cli.stopper import Stopper
 from atoll.client.diagnose import Diagnosis, diagnose
 from atoll.client.facts import Facts, Trial, gather
 
@@ -19,13 +20,17 @@ def doctor(as_json: bool) -> int:
     Starts a sandbox to see for itself. The exit code is 0 when level process works fully, else 1.
     """
     with progress("trying a sandbox"):
-        facts = asyncio.run(gather())
+        facts = asyncio.run(_facts())
     found = diagnose(facts)
     if as_json:
         put_json({"healthy": found.healthy, "levels": found.levels, "findings": found.findings, "facts": facts})
     else:
         put_text("\n\n".join(_paragraphs(facts, found)))
     return 0 if found.healthy else 1
+
+
+async def _facts() -> Facts:
+    return await Stopper().step(gather())
 
 
 def _paragraphs(facts: Facts, found: Diagnosis) -> list[str]:

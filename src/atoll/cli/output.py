@@ -7,6 +7,7 @@ passes `printable` first, so that it cannot drive the terminal. Imported by ever
 
 import contextlib
 import os
+import select
 import signal
 from collections.abc import Sequence
 
@@ -38,11 +39,13 @@ def put(data: bytes) -> None:
         StoppedError: it cannot be written.
     """
     view = memoryview(data)
-    try:
-        while view:
+    while view:
+        try:
             view = view[os.write(STDOUT, view) :]
-    except OSError as error:
-        raise unwritable("stdout", error) from error
+        except BlockingIOError:  # somebody we share it with has made it non-blocking
+            select.select([], [STDOUT], [])
+        except OSError as error:
+            raise unwritable("stdout", error) from error
 
 
 def put_text(text: str) -> None:
@@ -54,8 +57,7 @@ def put_json(value: object) -> None:
     """Write `value` (structs and enums included) as one JSON object and a newline to stdout."""
     import msgspec
 
-    builtins = msgspec.to_builtins(value, order="deterministic", enc_hook=repr)
-    put(msgspec.json.encode(_encodable(builtins)) + b"\n")
+    put(msgspec.json.encode(_encodable(msgspec.to_builtins(value, enc_hook=repr))) + b"\n")
 
 
 def _encodable(value: object) -> object:

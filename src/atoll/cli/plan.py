@@ -45,7 +45,8 @@ def plan(cmd: tuple[str, ...], as_json: bool, timeout: str | None, cwd: str | No
     launch = make_plan(sandbox_spec(state_dir(), **sandbox_request(given)), new_id())
     resolved = command(launch, list(map(exact, cmd)), cwd=None if cwd is None else exact(cwd)) if cmd else None
     if as_json:
-        put_json(msgspec.to_builtins(launch, order="deterministic") | {"command": resolved and _shown(resolved)})
+        ordered = {"enforce": sorted(launch.enforce), "disabled": sorted(launch.disabled)}
+        put_json(msgspec.structs.asdict(launch) | ordered | {"command": resolved and _shown(resolved)})
     else:
         put_text("\n\n".join(_paragraphs(launch, resolved)))
     return 0

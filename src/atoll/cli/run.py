@@ -65,11 +65,15 @@ async def _command(
     if as_json:
         with progress("running"):
             return await sandbox.commands.run(**keywords)
-    sinks = [
-        Sink(fd, lambda error, name=name: stopper.stop(unwritable(name, error)))  # type: ignore[misc]
-        for fd, name in ((STDOUT, "stdout"), (STDERR, "stderr"))
-    ]
-    return await sandbox.commands.run(**keywords, on_stdout_bytes=sinks[0].write, on_stderr_bytes=sinks[1].write)
+    out, err = _sink(STDOUT, "stdout", stopper), _sink(STDERR, "stderr", stopper)
+    return await sandbox.commands.run(**keywords, on_stdout_bytes=out.write, on_stderr_bytes=err.write)
+
+
+def _sink(fd: int, name: str, stopper: Stopper) -> Sink:
+    """One of our outputs; nothing more is passed on once we are asked to stop, and failing to write asks for it."""
+    sink = Sink(fd, lambda error: stopper.stop(unwritable(name, error)))
+    stopper.on_stop.append(sink.drop)
+    return sink
 
 
 async def _destroy(sandbox: AsyncSandbox) -> None:

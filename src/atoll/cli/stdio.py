@@ -20,29 +20,37 @@ class Sink:
         self._on_error = on_error
         self._fd, self._blocks = _unshared(fd)
         self._most = select.PIPE_BUF if self._blocks else CHUNK
-        self._failed = False
+        self._dead = False
+        self._waiting: asyncio.Future[None] | None = None
 
     def write(self, data: bytes) -> Awaitable[None] | None:
         """Write `data`; returns something to wait for when the other side does not keep up."""
         rest = self._write_now(memoryview(data))
         return self._write_later(rest) if rest else None
 
+    def drop(self) -> None:
+        """Write nothing more, and keep nobody waiting."""
+        self._dead = True
+        if self._waiting is not None:
+            _resolve(self._waiting)
+
     async def _write_later(self, rest: memoryview) -> None:
         while rest:
-            await _ready(self._fd, writing=True)
+            self._waiting = asyncio.get_running_loop().create_future()
+            await _ready(self._fd, self._waiting, writing=True)
             rest = self._write_now(rest)
 
     def _write_now(self, view: memoryview) -> memoryview:
         """Write what can be written without waiting; returns the rest."""
         try:
-            while view and not self._failed:
+            while view and not self._dead:
                 if self._blocks and not _writable(self._fd):
                     return view
                 view = view[os.write(self._fd, view[: self._most]) :]
         except BlockingIOError:
             return view
         except OSError as error:
-            self._failed = True
+            self._dead = True
             self._on_error(error)
         return view[:0]
 
@@ -79,7 +87,7 @@ async def stdin_chunks() -> AsyncIterator[bytes]:
     """Our stdin as it comes; ends with it, or when it cannot be read."""
     while True:
         try:
-            await _ready(0, writing=False)
+            await _ready(0, asyncio.get_running_loop().create_future(), writing=False)
             data = os.read(0, CHUNK)
         except BlockingIOError:
             continue
@@ -90,10 +98,9 @@ async def stdin_chunks() -> AsyncIterator[bytes]:
         yield data
 
 
-async def _ready(fd: int, *, writing: bool) -> None:
-    """Wait until `fd` can be read or written; at once for files, which epoll(7) does not take."""
+async def _ready(fd: int, ready: "asyncio.Future[None]", *, writing: bool) -> None:
+    """Wait until `fd` can be read or written, which resolves `ready`; at once for files, as epoll(7) takes none."""
     loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
     add, remove = (loop.add_writer, loop.remove_writer) if writing else (loop.add_reader, loop.remove_reader)
     try:
         add(fd, _resolve, ready)

@@ -6,7 +6,7 @@ and keeps the next from beginning; the teardown, which is no step, is never inte
 
 import asyncio
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from atoll.cli.output import SIGNAL_BASE, StoppedError
@@ -21,6 +21,8 @@ class Stopper:
     def __init__(self) -> None:
         self._cause: StoppedError | None = None
         self._step: asyncio.Task[Any] | None = None
+        self.on_stop: list[Callable[[], None]] = []
+        """Called at once when asked to stop."""
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup(1), or a shell's background job
@@ -30,6 +32,8 @@ class Stopper:
         """Stop with `cause`; the first one stands."""
         if self._cause is None:
             self._cause = cause
+            for callback in self.on_stop:
+                callback()
             if self._step is not None:
                 self._step.cancel()
 

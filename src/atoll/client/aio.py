@@ -15,7 +15,7 @@ from atoll.client.request import DEFAULT_TIMEOUT_S, command, sandbox_spec
 from atoll.client.result import CommandResult
 from atoll.execute.process import OnOutput, Process
 from atoll.lifecycle import Running, open_sandbox
-from atoll.model.errors import StateError
+from atoll.model.errors import InvalidSpecError, StateError
 from atoll.model.limits import parse_duration
 from atoll.model.plan import LaunchPlan, SandboxSpec
 from atoll.model.protection import Posture
@@ -181,11 +181,16 @@ class AsyncCommands:
         seconds = None if timeout is None else parse_duration("timeout", timeout)
         if self._running.ended.is_set():
             raise StateError(f"sandbox {self._running.id} has ended", hint="create a new one")
-        on_output = _dispatcher(_texts(on_stdout, on_stderr), (on_stdout_bytes, on_stderr_bytes))
+        if not isinstance(stdin, str | bytes | AsyncIterable | None):
+            raise InvalidSpecError("stdin", stdin, "not text, bytes or an iterable of bytes", hint="give one of these")
+        texts = _texts(on_stdout, on_stderr)
+        on_output = _dispatcher(texts, (on_stdout_bytes, on_stderr_bytes))
         process = await self._running.executor.start(resolved, on_output=on_output, timeout_s=seconds)
         feeder = None if stdin is None else asyncio.create_task(_feed(process, stdin))
         try:
             status = await (process.wait_for_descendants() if wait_for_descendants else process.wait())
+            if status.reason is not Reason.KILLED:
+                await _flush(texts)
         except asyncio.CancelledError:
             await asyncio.shield(process.kill(Reason.KILLED, "its caller went away"))
             raise
@@ -211,18 +216,26 @@ async def _feed(process: Process, stdin: str | bytes | AsyncIterable[bytes]) -> 
 
 
 def _texts(*callbacks: OnText | None) -> tuple[OnBytes | None, ...]:
-    """Byte callbacks around text ones; a character split between two reads arrives whole."""
+    """Byte callbacks around text ones; a character split between two reads arrives whole, b"" tells the end."""
 
     def around(callback: OnText) -> OnBytes:
         decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
         def take(data: bytes) -> Awaitable[None] | None:
-            text = decode(data)
+            text = decode(data, not data)
             return callback(text) if text else None
 
         return take
 
     return tuple(None if callback is None else around(callback) for callback in callbacks)
+
+
+async def _flush(texts: Iterable[OnBytes | None]) -> None:
+    """Hand out what is left of a character that was cut off at the end of the output."""
+    for text in texts:
+        waiting = None if text is None else text(b"")
+        if waiting is not None:
+            await waiting
 
 
 def _dispatcher(*pairs: tuple[OnBytes | None, ...]) -> OnOutput | None:

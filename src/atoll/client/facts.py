@@ -92,7 +92,7 @@ async def gather() -> Facts:
         bwrap=_path(bubblewrap_path),
         launcher=_path(agent_path) and _path(launcher_path),
         cgroup_version=_cgroup_version(),
-        cgroup_why=cgroup.detect().why,
+        cgroup_why=_cgroup_why(),
         seccomp_why=seccomp.check_kernel(),
         kvm=_kvm(),
         trial=trial,
@@ -146,6 +146,11 @@ def _cgroup_version() -> Literal[0, 1, 2]:
     if not mounts:
         return 0
     return 2 if cgroup.choose_unified(mounts) else 1
+
+
+def _cgroup_why() -> str:
+    root, why = cgroup.detect()
+    return why if root is None else "; ".join(sorted(set(root.missing.values())))
 
 
 def _kvm() -> Literal["absent", "forbidden", "present"]:

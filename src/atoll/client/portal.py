@@ -74,7 +74,7 @@ def off_loop(callback: Callable[[T], Any] | None) -> Callable[[T], Awaitable[Non
 
 def iterate(stdin: "str | bytes | Iterable[bytes] | None") -> "str | bytes | AsyncIterable[bytes] | None":
     """The caller's iterable of bytes as an asynchronous one, each step in a worker thread."""
-    if stdin is None or isinstance(stdin, str | bytes):
+    if isinstance(stdin, str | bytes) or not isinstance(stdin, Iterable):
         return stdin
 
     async def chunks() -> AsyncIterator[bytes]:

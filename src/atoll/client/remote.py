@@ -97,18 +97,16 @@ def kill_remote(state: Path, chosen: Sequence[Remote], timeout_s: float = KILL_T
     try:
         for one in chosen:
             _begin(sandboxes, one)
-        reaped = {one.id: one for one in reap(state)} if any(not one.alive for one in chosen) else {}
         deadline = time.monotonic() + timeout_s
-        left = [one for one in chosen if not _wait(sandboxes, one, deadline)]
+        left = [one for one in chosen if not (one.alive and _gone(sandboxes, one, deadline))]
+        reaped = {found.id: found for found in reap(state)} if left else {}
+        left = [one for one in left if _exists(sandboxes, one.id)]
     finally:
         os.close(sandboxes)
     if left:
-        why = "; ".join(
-            f"{one.id}: {reaped[one.id].detail if one.id in reaped else f'its owner, process {one.owner_pid}, is busy'}"
-            for one in left
-        )
-        raise TeardownError(f"killed, but not wholly removed: {why}", hint="`atoll reap` after the owner has ended")
-    return [Killed(id=one.id, name=one.name, outcome="killed" if one.alive else "reaped") for one in chosen]
+        why = [f"{one.id}: {reaped[one.id].detail if one.id in reaped else 'its owner is busy'}" for one in left]
+        raise TeardownError(f"killed, but not wholly removed: {'; '.join(why)}", hint="try `atoll reap` later")
+    return [Killed(id=one.id, name=one.name, outcome="reaped" if one.id in reaped else "killed") for one in chosen]
 
 
 def _begin(sandboxes: int, one: Remote) -> None:
@@ -132,10 +130,10 @@ def _signal(sandboxes: int, one: Remote) -> None:
                 process.send(signal.SIGKILL)
 
 
-def _wait(sandboxes: int, one: Remote, deadline: float) -> bool:
-    """Whether the sandbox has gone before `deadline`; one that was still starting is killed as soon as it runs."""
+def _gone(sandboxes: int, one: Remote, deadline: float) -> bool:
+    """Whether its owner has removed it by `deadline`; one that was still starting is killed as soon as it runs."""
     while _exists(sandboxes, one.id):
-        if not one.alive or time.monotonic() > deadline:
+        if time.monotonic() > deadline:
             return False
         time.sleep(_POLL_S)
         with contextlib.suppress(FileNotFoundError):

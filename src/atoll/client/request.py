@@ -9,7 +9,7 @@ from atoll.model.errors import InvalidSpecError
 from atoll.model.limits import Limits, parse_duration, parse_size
 from atoll.model.plan import LaunchPlan, SandboxSpec
 from atoll.model.protection import LEVELS, Level, Protection
-from atoll.mount.workspace import resolve_workspace
+from atoll.mount.workspace import check_mode, resolve_workspace
 from atoll.plan import check_user
 
 DEFAULT_TIMEOUT_S = 60.0
@@ -54,12 +54,13 @@ def sandbox_spec(  # noqa: PLR0913 - one keyword per thing a person may say
         "wall_time_s": None if timeout is None else parse_duration("timeout", timeout),
         "idle_time_s": None if idle_timeout is None else parse_duration("idle_timeout", idle_timeout),
     }
+    mode = check_mode(workspace_mode)
     limits = Limits(**{field: value for field, value in given.items() if value is not None})  # type: ignore[arg-type]
     limits.validate()
     return SandboxSpec(
         level=_level(level),
         template=template,
-        workspace=None if workspace is None else resolve_workspace(workspace, workspace_mode, state),
+        workspace=None if workspace is None else resolve_workspace(workspace, mode, state),
         limits=limits,
         env=_variables(envs),
         user=user,

@@ -14,6 +14,8 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 
+import msgspec
+
 from atoll.execute.channel import WINDOW, Channel, Stream
 from atoll.execute.output import LogStore, Output
 from atoll.execute.verdict import Disk, Ending, judge
@@ -36,6 +38,7 @@ from atoll.wire import agent as wire
 KILL_GRACE_S = 2.0
 """How long the agent may take to report the end of a command that the host has killed."""
 DESCENDANT_POLL_S = 0.02
+RELEASE_DELAY_S = 0.001
 
 OnOutput = Callable[[int, bytes], Awaitable[None] | None]
 
@@ -110,7 +113,7 @@ class Executor:
         process.begin(timeout_s)
         asyncio.get_running_loop().call_soon(self._prepare_spare)
         try:
-            await process.settled
+            await asyncio.shield(process.settled)
         except asyncio.CancelledError:
             await asyncio.shield(process.kill(Reason.KILLED, "its caller went away"))
             raise
@@ -164,11 +167,13 @@ class Process:
         self._calling: asyncio.Future[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._began = time.monotonic()
+        self._timeout_s: float | None = None
 
     def begin(self, timeout_s: float | None) -> None:
         """Called once, after START was sent: start the pump and the clock."""
         self._executor.running.add(self)
         self._spawn(self._pump())
+        self._timeout_s = timeout_s
         if timeout_s is not None:
             detail = f"limit {timeout_s:g} s"
             loop = asyncio.get_running_loop()
@@ -184,11 +189,17 @@ class Process:
         return await asyncio.shield(self._status)
 
     async def wait_for_descendants(self) -> ExitStatus:
-        """Like `wait`, but until every process the command left behind has ended too."""
+        """Like `wait`, but until every process the command left behind has ended too, or the time is up."""
         status = await self.wait()
-        await self._drained.wait()
-        while self._leaf is not None and self._leaf.populated():
-            await asyncio.sleep(DESCENDANT_POLL_S)
+        left = None if self._timeout_s is None else self._began + self._timeout_s - time.monotonic()
+        try:
+            async with asyncio.timeout(left):
+                await self._drained.wait()
+                while self._leaf is not None and self._leaf.populated():  # noqa: ASYNC110 - v1 tells nobody
+                    await asyncio.sleep(DESCENDANT_POLL_S)
+        except TimeoutError:
+            await self._kill_tree()
+            return msgspec.structs.replace(status, reason=Reason.TIMEOUT, detail=f"limit {self._timeout_s:g} s")
         return status
 
     async def write_stdin(self, data: bytes) -> None:
@@ -233,6 +244,7 @@ class Process:
         self._grace = asyncio.get_running_loop().call_later(KILL_GRACE_S, self._overdue)
 
     async def _kill_tree(self) -> None:
+        await asyncio.shield(self.settled)  # until it runs it may not be in its cgroup yet, and would be missed
         if self._leaf is None:
             self._stream.signal(signal.SIGKILL, wire.Scope.TREE)
             return
@@ -383,7 +395,8 @@ class Process:
         for output in (self.stdout, self.stderr):
             self._executor.logs.ended(output)
         if self._leaf is not None and self._executor.channel.lost is None:
-            self._executor.release(self._leaf)
+            # Whoever waits for the status goes first; removing directories is housekeeping.
+            asyncio.get_running_loop().call_later(RELEASE_DELAY_S, self._executor.release, self._leaf)
 
 
 def _set(future: asyncio.Future[None]) -> None:

@@ -11,6 +11,7 @@ import itertools
 import math
 import os
 import platform
+import resource
 import secrets
 import shutil
 from functools import cache
@@ -18,7 +19,7 @@ from functools import cache
 from atoll.isolate.binaries import agent_path, launcher_path
 from atoll.isolate.driver import Launch, Resources
 from atoll.kernel import cgroup, seccomp
-from atoll.model.errors import AtollError, ProvisionError
+from atoll.model.errors import AtollError, InvalidSpecError, ProvisionError, UnsupportedError
 from atoll.model.plan import LaunchPlan
 from atoll.model.protection import Capabilities, Level, Protection
 from atoll.model.template import Workspace
@@ -69,8 +70,18 @@ class Bubblewrap:
         """The command that boots the agent.
 
         Raises:
+            InvalidSpecError: more open files than this process may have.
+            UnsupportedError: this kernel cannot do that without root.
             ProvisionError: a tree or the workspace cannot be opened, or is no longer what was checked.
         """
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        if plan.limits.open_files > hard != resource.RLIM_INFINITY:
+            raise InvalidSpecError(
+                "open_files",
+                plan.limits.open_files,
+                f"above this process's own hard limit of {hard}",
+                hint="raise that first (ulimit -Hn, LimitNOFILE=), or ask for less",
+            )
         launch = Launch()
         try:
             _Builder(plan, resources, launch).build()
@@ -98,8 +109,6 @@ class _Builder:
         self._ops.append(launcher_path())
         bwrap = bubblewrap_path()
         self._placement()
-        if self._base is None:
-            self._ops.append("userns-self")
         self._ops += ["stage", STAGE]
         self._root()
         self._workspace_lower()
@@ -114,12 +123,16 @@ class _Builder:
 
     def _placement(self) -> None:
         """Into the cgroups first, so that no guest instruction ever runs outside them."""
-        if self._cgroup is not None:
-            for step in self._cgroup.join_steps():
-                if step.fd is None:
-                    self._ops.append("cgroupns")
-                else:
-                    self._ops += ["write", self._launch.inherit(step.fd), step.text]
+        steps = [] if self._cgroup is None else self._cgroup.join_steps()
+        namespaces = ["userns-self"] if self._base is None else []
+        for step in steps:
+            if step.fd is None:
+                # Without root only the owner of a user namespace may make the other namespaces.
+                self._ops += [*namespaces, "cgroupns"]
+                namespaces = []
+            else:
+                self._ops += ["write", self._launch.inherit(step.fd), step.text]
+        self._ops += namespaces
         cpus = sorted(os.sched_getaffinity(0))
         wanted = math.ceil(self._plan.limits.cpus)
         if wanted < len(cpus):
@@ -175,6 +188,11 @@ class _Builder:
         workspace = self._plan.workspace
         if workspace is None:
             return
+        if self._base is None and workspace.mode == "overlay" and not _userxattr():
+            raise UnsupportedError(
+                f"workspace: an overlay without root needs Linux 6.6 or newer, this is {platform.release()}",
+                hint="show it read-only (:ro), or start Atoll as root",
+            )
         fd = self._launch.open_path(workspace.source, os.O_NOFOLLOW | os.O_DIRECTORY)
         _check_same(int(fd), workspace)
         name = "lower" if workspace.mode == "overlay" else f"layer/root{workspace.target}"

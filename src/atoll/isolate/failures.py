@@ -29,7 +29,9 @@ _CAUSES = (
         _APPARMOR_HINT,
     ),
     _Cause(
-        re.compile(r"(userns|unshare|[Cc]reating new namespace).*(No space left|ENOSPC|Resource temporarily)"),
+        re.compile(
+            r"(stage|cgroupns|userns|unshare|[Cc]reating new namespace).*(No space left|ENOSPC|Resource temporarily)"
+        ),
         "the host's limit of namespaces is used up or 0",
         "sysctl -w user.max_user_namespaces=10000 (and max_net_namespaces, max_pid_namespaces)",
     ),

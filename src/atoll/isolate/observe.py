@@ -27,7 +27,7 @@ def observe(plan: LaunchPlan, resources: Resources, agent_pid: int, allowed_caps
         plan: what was asked for.
         resources: its uid range and cgroup.
         agent_pid: on the host, held by the caller's pidfd so that it cannot be reused meanwhile.
-        allowed_caps: capability mask the agent may at most hold (capabilities(7)).
+        allowed_caps: capability mask the agent may at most hold (capabilities(7)); none without a uid range.
 
     Raises:
         PolicyUnenforceableError: naming the first protection that is not in force.
@@ -98,10 +98,9 @@ class _Picture:
         return ""
 
     def _capabilities(self) -> str:
+        allowed = 0 if self._resources.uid_base is None else self._allowed_caps
         for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb", "CapInh"):
-            if name == "CapBnd" and self._resources.uid_base is None:
-                continue  # one uid, no root inside: nothing can be gained from the bounding set under no_new_privs
-            extra = int(self._status[name], 16) & ~self._allowed_caps
+            extra = int(self._status[name], 16) & ~allowed
             if extra:
                 return f"{name} holds {extra:x} more"
         return ""

@@ -25,7 +25,10 @@ from atoll.model.protection import Protection
 from atoll.model.status import Usage
 
 _COUNTING = ("memory", "pids", "cpuacct")
-"""Controllers whose hierarchies hold a leaf for each command."""
+"""Controllers that count for each command."""
+_LEAVES = (*_COUNTING, "cpu")
+"""Controllers whose hierarchies hold a leaf for each command; cpu, where it is mounted, shares the processor evenly
+between the leaves, so that no number of busy processes of one can starve the agent or the next command."""
 
 
 class Root1:
@@ -104,17 +107,17 @@ class Sandbox1(Group):
         super().__init__(name, directories, directories.places)
         opened = dict(zip(unique, directories.places, strict=True))
         self._of = {controller: opened[path] for controller, path in paths.items()}
-        self._counting = list(dict.fromkeys(self._of[controller] for controller in _COUNTING))
+        self._with_leaves = list(dict.fromkeys(self._of[name] for name in _LEAVES if name in self._of))
         self._mounts, self._paths = mounts, paths
         self._limits, self._without = limits, without
-        self._limit(self._of)
+        self._limit(self._of, limits.pids_max)
         if Protection.CGROUP_CPU not in without:
             quota = str(round(limits.cpus * CPU_PERIOD_US))
             cgroupfs.limit(self._of["cpu"], "cpu.cfs_period_us", str(CPU_PERIOD_US), Protection.CGROUP_CPU)
             cgroupfs.limit(self._of["cpu"], "cpu.cfs_quota_us", quota, Protection.CGROUP_CPU)
         self.agent = self.make_leaf(AGENT)
 
-    def _limit(self, of: Mapping[str, Place]) -> None:
+    def _limit(self, of: Mapping[str, Place], pids_max: int) -> None:
         if Protection.CGROUP_MEMORY not in self._without:
             size = cgroupfs.whole_pages(self._limits.memory_bytes)
             cgroupfs.limit(of["memory"], "memory.limit_in_bytes", size, Protection.CGROUP_MEMORY)
@@ -124,7 +127,7 @@ class Sandbox1(Group):
                 # Swap is not accounted (swapaccount=0): then nothing may be swapped out for this limit.
                 cgroupfs.limit(of["memory"], "memory.swappiness", "0", Protection.CGROUP_MEMORY)
         if Protection.CGROUP_PIDS not in self._without:
-            cgroupfs.limit(of["pids"], "pids.max", str(self._limits.pids_max), Protection.CGROUP_PIDS)
+            cgroupfs.limit(of["pids"], "pids.max", str(pids_max), Protection.CGROUP_PIDS)
 
     def paths(self) -> list[str]:
         """Its directories."""
@@ -135,15 +138,15 @@ class Sandbox1(Group):
         cgroupfs.check_name(name)
         made: list[Place] = []
         try:
-            for place in self._counting:
+            for place in self._with_leaves:
                 cgroupfs.make(Place(place.fd, name))
                 made.append(Place(place.fd, name))
             if owner_uid is not None:
                 for place in made:
                     cgroupfs.give(place, owner_uid)
             of = {controller: Place(self._of[controller].fd, name) for controller in _COUNTING}
-            # Its limits are the sandbox's own: they stop nothing more, but programs look them up here.
-            self._limit(of)
+            # The memory limit is the sandbox's own: it stops nothing more, but programs look it up here.
+            self._limit(of, cgroupfs.command_pids(self._limits.pids_max))
         except BaseException:
             for place in made:
                 remove(place)
@@ -152,7 +155,7 @@ class Sandbox1(Group):
 
     def join_steps(self) -> list[JoinStep]:
         """How a launcher places itself into the agent's leaf; see `cgroup.SandboxCgroup`."""
-        agent = [Place(place.fd, AGENT) for place in self._counting]
+        agent = [Place(place.fd, AGENT) for place in self._with_leaves]
         with cgroupfs.closed_on_error() as steps:
             steps.extend(cgroupfs.open_control(place, "cgroup.procs", "0") for place in self._places)
             steps.append(JoinStep(None))
@@ -161,7 +164,7 @@ class Sandbox1(Group):
 
     def dir_fds(self) -> list[int]:
         """New descriptors of its directory in the hierarchies that hold leaves."""
-        return [os.dup(place.fd) for place in self._counting]
+        return [os.dup(place.fd) for place in self._with_leaves]
 
     def views(self) -> list[tuple[str, str]]:
         """What a program inside may read: (name below /sys/fs/cgroup, directory on the host)."""

@@ -186,7 +186,7 @@ class Sandbox2(Group):
         self._limits, self._without = limits, without
         self._given = False
         self._place = directories.places[0]
-        self._limit(self._place)
+        self._limit(self._place, limits.pids_max)
         if Protection.CGROUP_CPU not in without:
             text = f"{round(limits.cpus * CPU_PERIOD_US)} {CPU_PERIOD_US}"
             cgroupfs.limit(self._place, "cpu.max", text, Protection.CGROUP_CPU)
@@ -194,7 +194,7 @@ class Sandbox2(Group):
         cgroupfs.make(agent)
         self.agent = Leaf2(AGENT, directories, agent, self._place, 0)
 
-    def _limit(self, place: Place) -> None:
+    def _limit(self, place: Place, pids_max: int) -> None:
         if Protection.CGROUP_MEMORY not in self._without:
             size = cgroupfs.whole_pages(self._limits.memory_bytes)
             cgroupfs.limit(place, "memory.max", size, Protection.CGROUP_MEMORY)
@@ -204,7 +204,7 @@ class Sandbox2(Group):
                 _check_no_swap()
             # memory.oom.group stays at its default 0: the kernel ends one process, not the agent along with it.
         if Protection.CGROUP_PIDS not in self._without:
-            cgroupfs.limit(place, "pids.max", str(self._limits.pids_max), Protection.CGROUP_PIDS)
+            cgroupfs.limit(place, "pids.max", str(pids_max), Protection.CGROUP_PIDS)
 
     def paths(self) -> list[str]:
         """Its directory."""
@@ -221,8 +221,8 @@ class Sandbox2(Group):
                     cgroupfs.give(self._place, owner_uid)
                     self._given = True
                 cgroupfs.give(place, owner_uid)
-            # Its limits are the sandbox's own: they stop nothing more, but programs look them up here.
-            self._limit(place)
+            # The memory limit is the sandbox's own: it stops nothing more, but programs look it up here.
+            self._limit(place, cgroupfs.command_pids(self._limits.pids_max))
             return Leaf2(name, self._directories, place, self._place, _pids_rejected(self._place))
         except BaseException:
             remove(place)
@@ -230,11 +230,14 @@ class Sandbox2(Group):
 
     def join_steps(self) -> list[JoinStep]:
         """How a launcher places itself into the agent's leaf; see `cgroup.SandboxCgroup`."""
+        # The cpu controller shares the processor evenly between the leaves, so that no number of busy processes of one
+        # can starve the agent or the next command.
+        wanted = "+memory +pids" if Protection.CGROUP_CPU in self._without else "+memory +pids +cpu"
         with cgroupfs.closed_on_error() as steps:
             steps.append(cgroupfs.open_control(self._place, "cgroup.procs", "0"))
             steps.append(JoinStep(None))
             steps.append(cgroupfs.open_control(Place(self._place.fd, AGENT), "cgroup.procs", "0"))
-            steps.append(cgroupfs.open_control(self._place, "cgroup.subtree_control", "+memory +pids"))
+            steps.append(cgroupfs.open_control(self._place, "cgroup.subtree_control", wanted))
         return steps
 
     def dir_fds(self) -> list[int]:

@@ -26,6 +26,10 @@ AGENT = "agent"
 CPU_PERIOD_US = 100_000
 """Over which cpu bandwidth is metered; the kernel's default."""
 PAGE = os.sysconf("SC_PAGESIZE")
+_OWN_PROCESSES = 2
+"""bubblewrap and the agent."""
+_RESERVED_PART = 16
+"""One in so many processes of a sandbox is out of reach for a single command."""
 
 _NAME = re.compile(r"[a-z0-9-]{1,64}")
 _CONTROLLERS = frozenset({"memory", "pids", "cpu", "cpuacct"})
@@ -53,13 +57,17 @@ class Mount(NamedTuple):
     """v1 only; v2 says it in each cgroup.controllers."""
 
     def directory(self, cgroup: str) -> str | None:
-        """Where `cgroup`, as /proc/self/cgroup writes it, is found below this mount."""
-        relative = os.path.relpath(cgroup, self.root)
-        return None if relative.startswith("..") else os.path.normpath(os.path.join(self.point, relative))
+        """Where `cgroup`, as /proc/self/cgroup writes it, is found below this mount; None if it is not."""
+        root = self.root.rstrip("/")
+        below = cgroup.removeprefix(root)
+        # A cgroup outside our cgroup namespace is written with leading `..` (cgroup_namespaces(7)).
+        if not is_within(cgroup, root) or ".." in below.split("/"):
+            return None
+        return f"{self.point}{below}".rstrip("/")
 
     def cgroup(self, directory: str) -> str:
         """The reverse of `directory`."""
-        return os.path.normpath(os.path.join(self.root, os.path.relpath(directory, self.point)))
+        return self.root.rstrip("/") + directory.removeprefix(self.point)
 
 
 class JoinStep(NamedTuple):
@@ -165,6 +173,11 @@ def check_available(missing: Mapping[Protection, str], without: Collection[Prote
 def whole_pages(size: int) -> str:
     """A memory limit as the kernel will show it: in bytes, rounded down to pages."""
     return str(size // PAGE * PAGE)
+
+
+def command_pids(pids_max: int) -> int:
+    """The process limit of one command: what a storm leaves behind must not keep the next command from starting."""
+    return pids_max - _OWN_PROCESSES - max(1, pids_max // _RESERVED_PART)
 
 
 def is_within(cgroup: str, ancestor: str) -> bool:

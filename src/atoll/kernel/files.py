@@ -11,7 +11,6 @@ import fcntl
 import os
 import secrets
 import stat
-import weakref
 from pathlib import Path
 from typing import Self
 
@@ -66,7 +65,7 @@ def remove_tree(parent_fd: int, name: str) -> None:
         if error.errno == errno.ENOENT:
             return
         if error.errno not in {errno.ENOTDIR, errno.ELOOP}:
-            raise TeardownError(f"{name}: {error.strerror}") from error
+            raise TeardownError(f"not removed: {name}: {_words(error)}") from error
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=parent_fd)
         return
@@ -80,7 +79,7 @@ def remove_tree(parent_fd: int, name: str) -> None:
         except FileNotFoundError:
             pass
         except OSError as error:
-            problems = [f"{name}: {error.strerror}"]
+            problems = [f"{name}: {_words(error)}"]
     if problems:
         more = f" and {len(problems) - _SHOWN_PROBLEMS} more" if len(problems) > _SHOWN_PROBLEMS else ""
         raise TeardownError(f"not removed: {'; '.join(problems[:_SHOWN_PROBLEMS])}{more}", problems=problems)
@@ -150,8 +149,11 @@ class _Remover:
         self._pending.append(fresh)
 
     def _problem(self, name: str, error: OSError) -> None:
-        words = "a file system is mounted on it" if error.errno in {errno.EXDEV, errno.EBUSY} else error.strerror
-        self._problems.append(f"{name}: {words}")
+        self._problems.append(f"{name}: {_words(error)}")
+
+
+def _words(error: OSError) -> str:
+    return "a file system is mounted on it" if error.errno in {errno.EXDEV, errno.EBUSY} else str(error.strerror)
 
 
 def _open_directory(parent_fd: int, name: str) -> int:
@@ -233,7 +235,7 @@ class LockedFile:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        _held.add(self)
+        _held.add(self)  # so that it is not forgotten, and leaks into children, when its holder is
 
     @classmethod
     def open(cls, name: str, flags: int, *, dir_fd: int, mode: int = 0o600) -> Self | None:
@@ -257,10 +259,11 @@ class LockedFile:
         """Release the lock; safe to call again."""
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
+            _held.discard(self)
             os.close(fd)
 
 
-_held: "weakref.WeakSet[LockedFile]" = weakref.WeakSet()
+_held: set[LockedFile] = set()
 
 
 def _drop_in_child() -> None:

@@ -92,6 +92,8 @@ _BY_ARGUMENT = [
     Rule("personality", 135, EPERM, "weakens the address space of the next program (READ_IMPLIES_EXEC)",
          (Check(0, (0xFFFF_FFFF,), inside=False),
           Check(0, (0,), inside=False, mask=~_PERSONALITY_ALLOWED & 0xFFFF_FFFF))),
+    Rule("prlimit64", 302, EPERM, "changes the limits of another process, the agent included",
+         (Check(0, (0,), inside=False),)),
     # vsock(7) has no namespace: it reaches the hypervisor from any sandbox. The others autoload modules and are reached
     # by no ordinary program (AF_ALG, AF_KEY, AF_TIPC, AF_RDS, AF_BLUETOOTH, ...); AF_PACKET also needs CAP_NET_RAW.
     Rule("socket", 41, EAFNOSUPPORT, "socket families other than UNIX, INET, INET6 and NETLINK",

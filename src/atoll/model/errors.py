@@ -31,6 +31,9 @@ class AtollError(Exception):
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
+    def __reduce__(self) -> tuple[Any, ...]:  # pickled without calling __init__, whose arguments differ by class
+        return type(self).__new__, (type(self), self.message), self.__dict__
+
 
 class InvalidSpecError(AtollError, ValueError):
     """The caller asked for something malformed or impossible; nothing was created."""

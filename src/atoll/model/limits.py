@@ -16,6 +16,7 @@ MAX_MEMORY = 1 << 50
 MAX_PIDS = 4 << 20
 MAX_OPEN_FILES = 1 << 20
 MAX_CPUS = 4096
+MAX_INODES = 1 << 30
 MAX_SECONDS = 1e9
 
 _SIZE = re.compile(r"\s*(\d{1,18}(?:\.\d{1,6})?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
@@ -64,7 +65,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     memory_bytes: int = 512 * MIB
     """Everything the sandbox holds in RAM, its writable layer included (memory.max; v1 memory.limit_in_bytes)."""
     pids_max: int = 256
-    """Processes and threads, the agent included (pids.max)."""
+    """Processes and threads, the agent included (pids.max). One command may have all but a sixteenth of them, so
+    that what a fork storm leaves behind does not keep the next command from starting."""
     disk_bytes: int = 0
     """Writable layer: /, /tmp, /home, /workspace changes and /dev/shm together (tmpfs size=). 0 means a
     quarter of `memory_bytes`; at most half of it, so that a full disk is ENOSPC and never an OOM kill."""
@@ -94,8 +96,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             self.memory_bytes // 2,
             "the writable layer lives in memory: give 1M up to half of memory_bytes, or raise the memory limit",
         )
-        inodes = self.disk_inodes or max(1024, disk // (8 * KIB))
-        _number("disk_inodes", inodes, 256, 1 << 30, "give at least 256 files")
+        inodes = self.disk_inodes or min(max(1024, disk // (8 * KIB)), MAX_INODES)
+        _number("disk_inodes", inodes, 256, MAX_INODES, "give at least 256 files")
         for field in ("wall_time_s", "idle_time_s"):
             value = getattr(self, field)
             if value is not None:

@@ -23,8 +23,7 @@ def resolve_workspace(source: str | os.PathLike[str], mode: str, forbidden: Path
     Raises:
         InvalidSpecError: it does not exist, is no directory, is / or holds Atoll's state, or the mode is unknown.
     """
-    if mode not in WORKSPACE_MODES:
-        raise InvalidSpecError("workspace mode", mode, "unknown", hint=f"use one of {', '.join(WORKSPACE_MODES)}")
+    checked = check_mode(mode)
     try:
         text = os.fsdecode(source)
         real = os.path.realpath(text)
@@ -43,5 +42,16 @@ def resolve_workspace(source: str | os.PathLike[str], mode: str, forbidden: Path
         raise InvalidSpecError(
             "workspace", text, "contains the whole host or Atoll's own state", hint="give the project's own directory"
         )
-    checked: WorkspaceMode = "overlay" if mode == "overlay" else "ro"
     return Workspace(source=real, owner=(found.st_uid, found.st_gid), mode=checked)
+
+
+def check_mode(mode: str) -> WorkspaceMode:
+    """The mode, when there is such a one.
+
+    Raises:
+        InvalidSpecError: there is not.
+    """
+    for known in WORKSPACE_MODES:
+        if mode == known:
+            return known
+    raise InvalidSpecError("workspace_mode", mode, "unknown", hint=f"use one of {', '.join(WORKSPACE_MODES)}")
