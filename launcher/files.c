@@ -69,8 +69,8 @@ static struct stat own_status(int fd)
 /* mkdir(2) in the directory `at`, owned like it. */
 static void make_dir(int at, const char *name)
 {
-	struct stat parent = own_status(at);
-	if (mkdirat(at, name, 0755) < 0 || fchownat(at, name, parent.st_uid, parent.st_gid, AT_SYMLINK_NOFOLLOW) < 0)
+	struct stat above = own_status(at);
+	if (mkdirat(at, name, 0755) < 0 || fchownat(at, name, above.st_uid, above.st_gid, AT_SYMLINK_NOFOLLOW) < 0)
 		fail(errno);
 }
 
@@ -215,9 +215,9 @@ void op_symlink(struct op *op)
 {
 	const char *last;
 	int at = parent_of(op->word[1], &last);
-	struct stat parent = own_status(at);
+	struct stat above = own_status(at);
 	if (symlinkat(op->word[0], at, last) < 0 ||
-	    fchownat(at, last, parent.st_uid, parent.st_gid, AT_SYMLINK_NOFOLLOW) < 0)
+	    fchownat(at, last, above.st_uid, above.st_gid, AT_SYMLINK_NOFOLLOW) < 0)
 		fail(errno);
 	leave(at);
 }

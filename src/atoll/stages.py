@@ -21,6 +21,7 @@ from atoll.isolate.driver import Driver, Resources
 from atoll.isolate.failures import explain
 from atoll.isolate.observe import observe
 from atoll.kernel import cgroup, notify, uids
+from atoll.kernel.cgroup import SandboxCgroup
 from atoll.kernel.pidfd import Pidfd, children, start_time
 from atoll.kernel.spawn import Spawned, spawn
 from atoll.kernel.violations import Violations
@@ -78,16 +79,16 @@ class Guest:
     agent_pid: int
     """On the host."""
 
-    def __init__(self, spawned: Spawned, channel: Channel, resources: Resources) -> None:
+    def __init__(self, spawned: Spawned, channel: Channel, group: SandboxCgroup | None) -> None:
         self.channel = channel
         self.violations = Violations()
         self._spawned = spawned
-        self._resources = resources
+        self._cgroup = group
         self._agent: Pidfd | None = None
         self._root: int | None = None
         self._listener: notify.Listener | None = None
 
-    async def boot(self, driver: Driver, plan: LaunchPlan) -> None:
+    async def boot(self, driver: Driver, plan: LaunchPlan, resources: Resources) -> None:
         """Wait for the agent, take its seccomp listener, check the posture, let it go on.
 
         Raises:
@@ -105,11 +106,11 @@ class Guest:
             raise explain(self.channel.diagnostics)
         self._agent = Pidfd.open(pid)
         self._root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.agent_pid = pid
+        self.posture = observe(plan, resources, pid, driver.kept_capabilities)
         if Protection.SECCOMP in plan.enforce:
             fd = notify.take_listener(pid, hello.listener)
             self._listener = notify.supervisor().add(fd, self.violations.record)
-        self.agent_pid = pid
-        self.posture = observe(plan, self._resources, pid, driver.kept_capabilities)
         self.channel.send(wire.frame(wire.Kind.CONFINED))
 
     def disk(self) -> Disk | None:
@@ -126,8 +127,7 @@ class Guest:
 
     def oom_kills(self) -> int:
         """Processes directly in the sandbox's cgroups, the agent's included, that the kernel killed for memory."""
-        group = self._resources.cgroup
-        return 0 if group is None else group.events().oom_kills
+        return 0 if self._cgroup is None else self._cgroup.events().oom_kills
 
     async def end(self) -> None:
         """Kill PID 1 of the sandbox, which takes every process in it along (pid_namespaces(7)), and collect it."""
@@ -143,6 +143,7 @@ class Guest:
             self._root = None
         if self._agent is not None:
             self._agent.close()
+        self._cgroup = None
 
 
 @asynccontextmanager
@@ -161,9 +162,9 @@ async def open_guest(
         launch.close()
     journal.record(undo.Process(pid=spawned.pid, start_time=start_time(spawned.pid)))
     channel = Channel(spawned.stdin, spawned.stdout, spawned.stderr)
-    guest = Guest(spawned, channel, resources)
+    guest = Guest(spawned, channel, resources.cgroup)
     try:
-        await guest.boot(driver, plan)
+        await guest.boot(driver, plan, resources)
         yield guest
     finally:
         await asyncio.shield(guest.end())
@@ -178,7 +179,9 @@ def open_executor(plan: LaunchPlan, resources: Resources, guest: Guest, journal:
     directory = journal.directory / LOGS
     directory.mkdir(mode=0o700)
     logs = LogStore(directory, plan.limits.output_bytes)
+    executor = Executor(guest.channel, resources.cgroup, resources.uid_base, plan.limits, logs, guest.disk)
     try:
-        yield Executor(guest.channel, resources.cgroup, resources.uid_base, plan.limits, logs, guest.disk)
+        yield executor
     finally:
+        executor.close()
         logs.close()

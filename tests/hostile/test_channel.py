@@ -215,7 +215,7 @@ def test_a_guest_that_stops_listening_under_a_full_queue_is_lost():
 def test_the_last_words_are_kept():
     async def scenario() -> None:
         async with guest(greet=False) as victim:
-            os.write(victim.stderr, b"bwrap: No permissions \xff\n" + b"y" * 6000 + b" the end")
+            os.write(victim.stderr, b"bwrap: No permissions \xff\n" + b"y" * 12_000 + b" the end")
             victim.hang_up()
             await victim.lost()
             assert victim.channel.diagnostics.startswith("bwrap: No permissions \ufffd\n")

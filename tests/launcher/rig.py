@@ -143,6 +143,12 @@ def open_directory(prefix: str) -> Path:
     return path
 
 
+def facts(path: Path) -> tuple[object, ...]:
+    """What a write to the file or a change of it would show; not the access time, which reading may change."""
+    st = path.lstat()
+    return str(path), st.st_mode, st.st_uid, st.st_gid, st.st_nlink, st.st_size, st.st_mtime_ns, st.st_ctime_ns
+
+
 def processes() -> dict[int, str]:
     """Processes of the ids used here, with their state line; a leftover of a test."""
     found: dict[int, str] = {}

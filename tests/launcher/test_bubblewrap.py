@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.launcher.conftest import Factory
-from tests.launcher.rig import BASE, RANGE, USER, Launch, Result
+from tests.launcher.rig import BASE, RANGE, USER, Launch, Result, facts
 
 BWRAP = shutil.which("bwrap", path="/usr/bin:/usr/local/bin:/bin")
 CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETFCAP", "SETGID", "SETUID"]
@@ -103,7 +103,7 @@ def test_kept_fds_reach_the_program(either: Factory, project: Path) -> None:
 
 def test_the_host_is_as_before(either: Factory, project: Path, scratch: Path) -> None:
     def picture() -> tuple[object, ...]:
-        files = sorted((str(path), path.lstat()[:9]) for path in scratch.rglob("*"))
+        files = sorted(map(facts, scratch.rglob("*")))
         return Path("/proc/self/mountinfo").read_text(), files, sorted(os.listdir("/mnt")), os.listdir("/proc/self/fd")
 
     before = picture()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.launcher.conftest import Factory
-from tests.launcher.rig import BASE, KERNEL, USER, Launch
+from tests.launcher.rig import BASE, KERNEL, USER, Launch, facts
 
 
 def test_a_layer_ends_at_its_bytes(either: Factory) -> None:
@@ -99,7 +99,7 @@ def project(scratch: Path) -> Path:
 def picture(path: Path) -> list[tuple[object, ...]]:
     """Everything of a tree that an overlay could have changed."""
     return sorted(
-        (str(each), each.lstat()[:9], os.listxattr(each), each.read_bytes() if each.is_file() else b"")
+        (*facts(each), os.listxattr(each), each.read_bytes() if each.is_file() else b"")
         for each in (path, *path.rglob("*"))
     )
 

@@ -7,13 +7,15 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from atoll.kernel import cgroup, cgrouptree
 from atoll.kernel.cgroup import CgroupRoot, SandboxCgroup
+from atoll.kernel.cgroupfs import Place
 from atoll.model.errors import InvalidSpecError, PolicyUnenforceableError, StateError, TeardownError
 from atoll.model.limits import MIB, Limits
 from atoll.model.protection import Protection
@@ -304,6 +306,26 @@ def test_kill_wins_against_processes_that_replace_themselves(root: CgroupRoot) -
             assert process.wait() == -signal.SIGKILL
         assert not leaf.populated()
         assert leaf.remove()
+
+
+def test_nothing_can_be_forked_while_processes_are_killed_one_by_one(
+    sandbox: SandboxCgroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if sandbox.version != 1:
+        pytest.skip("v2 kills all at once")
+    room: list[str] = []
+    signal_for_real = cgrouptree._signal
+
+    def spy(pids: Collection[int], places: Sequence[Place]) -> None:
+        room.append(Path(f"{dict(sandbox.views())['pids']}/x1/pids.max").read_text().strip())
+        signal_for_real(pids, places)
+
+    monkeypatch.setattr(cgrouptree, "_signal", spy)
+    leaf = sandbox.make_leaf("x1")
+    with child(in_leaf(sandbox, "x1", sleep_forever)) as process:
+        wait_for(lambda: process.pid in leaf.pids())
+        leaf.kill()
+    assert set(room) == {"0"}
 
 
 def test_kill_reaches_stopped_processes_and_all_leaves(root: CgroupRoot) -> None:

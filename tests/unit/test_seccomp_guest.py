@@ -121,6 +121,7 @@ SOME_CALLS = {
     "unshare(CLONE_NEWUSER)": ([272, 0x1000_0001], EPERM),
     "unshare(CLONE_NEWTIME)": ([272, 0x0000_0081], EPERM),
     f"unshare({HIGH:#x})": ([272, HIGH], EPERM),
+    "prlimit64": ([302, BAD, 7, 1 << 32, 0], EPERM),
     "personality(0x400000)": ([135, 0x40_0000], EPERM),
     # Harmless in any case: they make a socket.
     "socket(AF_VSOCK)": ([41, 40, 1, 0], EAFNOSUPPORT),
@@ -158,6 +159,7 @@ ALLOWED = {
     "unshare(FS|FILES|SYSVSEM)": ([272, 0x200 | 0x400 | 0x4_0000], 0),
     "personality: ask": ([135, 0xFFFF_FFFF], 0),
     "personality: ADDR_NO_RANDOMIZE": ([135, 0x4_0000], 0),
+    "prlimit64: ask about another": ([302, 1, 7, 0, 0], 0),
     "socket UNIX": ([41, 1, 1, 0], 0),
     "socket TCP": ([41, 2, 1 | 0x80800, 6], 0),
     "socket UDP over IPv6": ([41, 10, 2, 17], 0),

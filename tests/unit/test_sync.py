@@ -237,8 +237,8 @@ async def sandbox():
     try:
         await asyncio.sleep(100)
     finally:
-        await asyncio.sleep(0.01)  # a teardown may wait itself
-        print("destroyed", flush=True)
+        await asyncio.sleep(0.01)  # a teardown waits itself, and has work for threads
+        await asyncio.to_thread(print, "destroyed", flush=True)
 tasks = []
 async def start():
     tasks.append(asyncio.create_task(sandbox()))

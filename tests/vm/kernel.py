@@ -11,11 +11,12 @@ import re
 import shutil
 import subprocess
 import tempfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 CACHE = Path(__file__).resolve().parents[2] / "build" / "vm"
-MODULES = ("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay")
+MODULES = ("virtio_pci", "virtio_blk", "virtio_console", "9pnet_virtio", "9p", "overlay", "crc32c_generic", "ext4")
 
 
 class VmUnavailableError(Exception):
@@ -37,7 +38,7 @@ def fetch(package: str = "linux-image-amd64") -> Kernel:
     Raises:
         VmUnavailableError: not a Debian host, or the archive cannot be reached.
     """
-    directory = CACHE / package
+    directory = CACHE / f"{package}-{zlib.crc32(repr(MODULES).encode()):08x}"
     if not directory.is_dir():
         if missing := [tool for tool in ("apt-get", "apt-cache", "dpkg-deb") if shutil.which(tool) is None]:
             raise VmUnavailableError(f"no {missing[0]} here to get a Debian kernel with")

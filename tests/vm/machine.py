@@ -1,9 +1,9 @@
 """A throw-away virtual machine with cgroup v2: boots a Debian kernel on the host's own tree and runs one command.
 
 For code that a host with cgroup v1 cannot exercise. By hand, from the top of the repository:
-``.venv/bin/python -m tests.vm.machine -- CMD``. The machine sees the host's files read-only over 9p, with fresh tmpfs
-on /tmp, /run, /var/tmp and /var/lib; there is no network. Emulated in software (TCG), because a usable /dev/kvm cannot
-be counted on: expect Python to run about 10 times slower. It is a test tool, not a sandbox.
+``.venv/bin/python -m tests.vm.machine -- CMD``. The machine sees the host's files read-only over 9p, with a fresh
+ext4 on /tmp and tmpfs on /run, /var/tmp and /var/lib; there is no network. Emulated in software (TCG), because a usable
+/dev/kvm cannot be counted on: expect Python to run about 10 times slower. It is a test tool, not a sandbox.
 """
 
 import argparse
@@ -29,6 +29,7 @@ HARDWARE = (
     "-M q35,sata=off,smbus=off,i8042=off,usb=off,hpet=off,graphics=off,vmport=off,smm=off "
     "-accel tcg,thread=multi -cpu max -smp 2 -m 1536 -nodefaults -no-user-config -display none -no-reboot"
 )
+DISK_BYTES = 1 << 30  # sparse; /tmp in the machine
 KERNEL_ARGUMENTS = "console=ttyS0 loglevel=5 panic=-1 cgroup_no_v1=all mitigations=off random.trust_cpu=on"
 ENVIRONMENT = {
     "PATH": f"{REPOSITORY}/.venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -65,10 +66,12 @@ def boot(
         raise VmUnavailableError(f"no {QEMU} here (Debian: apt-get install qemu-system-x86)")
     kernel = fetch(package)
     with tempfile.TemporaryDirectory(prefix="atoll-vm-") as scratch:
-        image, code = Path(scratch, "initrd"), Path(scratch, "code")
+        image, code, disk = (Path(scratch, name) for name in ("initrd", "code", "disk"))
         image.write_bytes(_initrd(kernel, command))
+        disk.touch()
+        os.truncate(disk, DISK_BYTES)
         process = subprocess.Popen(
-            [QEMU, *HARDWARE.split(), *_devices(kernel, image, code)],
+            [QEMU, *HARDWARE.split(), *_devices(kernel, image, code, disk)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -108,12 +111,13 @@ def _hidden() -> list[Path]:
     return sorted({path for path in found if path is not None})
 
 
-def _devices(kernel: Kernel, image: Path, code: Path) -> list[str]:
+def _devices(kernel: Kernel, image: Path, code: Path, disk: Path) -> list[str]:
     BOOT_LOG.parent.mkdir(parents=True, exist_ok=True)
     arguments = ["-kernel", str(kernel.image), "-initrd", str(image), "-append", KERNEL_ARGUMENTS]
     arguments += ["-serial", f"file:{BOOT_LOG}", "-device", "virtio-serial-pci"]
     arguments += ["-chardev", "file,id=output,path=/dev/stdout", "-device", "virtserialport,chardev=output,name=output"]
     arguments += ["-chardev", f"file,id=code,path={code}", "-device", "virtserialport,chardev=code,name=code"]
+    arguments += ["-drive", f"file={disk},format=raw,if=virtio,cache=unsafe"]
     for tag, path in {"host": Path("/"), **{f"share{n}": path for n, path in enumerate(_shares())}}.items():
         options = f"local,id={tag},path={path},security_model=none,readonly=on,multidevs=remap"
         arguments += ["-fsdev", options, "-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]

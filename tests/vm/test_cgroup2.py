@@ -9,7 +9,7 @@ from tests.vm.kernel import VmUnavailableError
 from tests.vm.machine import BOOT_LOG, REPOSITORY, Result, boot
 
 SUITE = ("tests/unit/test_cgroup*.py", "tests/conformance/test_limits*.py")
-PYTEST = "pytest -p no:cacheprovider -p no:hypothesispytest --require-drivers --timeout=60 -q"
+PYTEST = "pytest -p no:cacheprovider -p no:hypothesispytest --require-drivers --timeout=100 -v"
 USERS = {"root": "", "user": "tests/vm/as-user.sh"}
 
 pytestmark = pytest.mark.timeout(240)  # the boot counts towards the first test
@@ -19,9 +19,12 @@ pytestmark = pytest.mark.timeout(240)  # the boot counts towards the first test
 def machine(require_driver: Callable[[str, str | None], None]) -> Result:
     files = " ".join(str(path.relative_to(REPOSITORY)) for pattern in SUITE for path in REPOSITORY.glob(pattern))
     assert files, f"no tests match {SUITE}"
-    script = "\n".join(f"{prefix} {PYTEST} {files}; echo exit code of {user}: $?" for user, prefix in USERS.items())
+    script = "".join(  # side by side, one per processor; each line of output says whose it is
+        f"{{ {prefix} {PYTEST} {files}; echo exit code: $?; }} 2>&1 | sed -u 's/^/{user}: /' &\n"
+        for user, prefix in USERS.items()
+    )
     try:
-        return boot(["sh", "-c", script], timeout_s=200)
+        return boot(["sh", "-c", f"{script}wait"], timeout_s=220)
     except VmUnavailableError as error:
         require_driver("vm", str(error))
         raise
@@ -29,6 +32,7 @@ def machine(require_driver: Callable[[str, str | None], None]) -> Result:
 
 @pytest.mark.parametrize("user", USERS)
 def test_cgroup_and_limits_suites_pass(machine: Result, user: str) -> None:
-    found = re.search(rf"^exit code of {user}: (\d+)$", machine.output, re.MULTILINE)
-    assert found, f"the machine never got there (boot log: {BOOT_LOG}):\n{machine.output}"
-    assert found[1] == "0", machine.output
+    output = "\n".join(line for line in machine.output.splitlines() if line.startswith(user))
+    found = re.search(rf"^{user}: exit code: (\d+)$", output, re.MULTILINE)
+    assert found, f"not done in time, or the machine crashed (boot log: {BOOT_LOG}):\n{machine.output}"
+    assert found[1] == "0", output

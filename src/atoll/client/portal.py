@@ -6,10 +6,10 @@ of the process gets a loop of its own. At interpreter exit the sandboxes that ar
 """
 
 import asyncio
-import atexit
 import os
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 CLOSE_TIMEOUT_S = 10.0
@@ -37,21 +37,27 @@ class Portal:
         with self._lock:
             if self._loop is None or self._pid != os.getpid():
                 self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
-                threading.Thread(target=self._serve, args=(self._loop,), name="atoll-portal", daemon=True).start()
-                atexit.register(self._close, self._loop, os.getpid())
+                self._loop.set_default_executor(ThreadPoolExecutor())
+                thread = threading.Thread(target=self._serve, args=(self._loop,), name="atoll-portal", daemon=True)
+                thread.start()
+                # Not atexit: that comes when executors no longer take work, and a teardown has some for them. These
+                # callbacks run in reverse order, so before that of concurrent.futures, imported above.
+                threading._register_atexit(self._close, self._loop, thread, self._pid)  # type: ignore[attr-defined]  # noqa: SLF001
             return self._loop
 
     @staticmethod
     def _serve(loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         loop.run_forever()
+        loop.close()
 
     @staticmethod
-    def _close(loop: asyncio.AbstractEventLoop, pid: int) -> None:
+    def _close(loop: asyncio.AbstractEventLoop, thread: threading.Thread, pid: int) -> None:
         if pid != os.getpid():
             return
         asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result(CLOSE_TIMEOUT_S)
         loop.call_soon_threadsafe(loop.stop)
+        thread.join(CLOSE_TIMEOUT_S)
 
 
 async def _cancel_others() -> None:

@@ -135,6 +135,12 @@ class Executor:
             with contextlib.suppress(OSError, AtollError):
                 self._spare = self._make_leaf(self._cgroup)
 
+    def close(self) -> None:
+        """Let go of the sandbox's cgroups, whose descriptors close with the last reference to them."""
+        self._cgroup = self._spare = None
+        self._used.clear()
+        self.on_broken = lambda _problem: None
+
     def release(self, leaf: Leaf) -> None:
         """Remove the leaf of an ended command, or keep trying while leftovers of it still run."""
         self._used.append(leaf)

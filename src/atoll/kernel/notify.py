@@ -4,13 +4,6 @@ A denied call stops the guest's thread and becomes readable on the listener of i
 One permanent daemon thread per host process answers all listeners with the errno of `seccomp.refusal`. It never
 lets a call through (SECCOMP_USER_NOTIF_FLAG_CONTINUE is racy by design) and never looks into guest memory, only at
 registers. The lifecycle calls `take_listener` and ``supervisor().add`` before it tells the agent to go on.
-
-Answers are rationed. A guest that floods waits for its own answers; its listener is disarmed until it has tokens
-again, so the thread never sleeps on behalf of one sandbox, and all floods together get at most `TOTAL_PER_S`.
-
-Signals: the agent installs its filter without WAIT_KILLABLE_RECV (Linux 5.19), so a signal ends a guest's wait. The
-call then fails with EINTR or is restarted by the kernel, which asks again; if that happens between the count and
-the answer, a few microseconds, one call is counted twice.
 """
 
 import ctypes
@@ -33,6 +26,7 @@ from typing import Final
 
 from atoll.kernel import seccomp
 from atoll.kernel.ration import Bucket, Ration
+from atoll.kernel.syscalls import SYS_PIDFD_GETFD, SYS_SECCOMP
 from atoll.model.errors import GuestProtocolError
 from atoll.model.protection import Protection
 
@@ -53,7 +47,7 @@ _PAUSE_S = 0.01
 _NOTIF_RECV, _NOTIF_SEND = 0xC050_2100, 0xC018_2101
 _NOTIF = struct.Struct("<QIIiIQ6Q")  # id, pid, flags; seccomp_data: nr, arch, instruction pointer, args
 _RESPONSE = struct.Struct("<QqiI")  # id, value, error, flags
-_SYS_SECCOMP, _SYS_PIDFD_GETFD, _GET_NOTIF_SIZES = 317, 438, 3
+_GET_NOTIF_SIZES = 3
 
 LOG = logging.getLogger(__name__)
 
@@ -70,7 +64,7 @@ def take_listener(pid: int, fd: int) -> int:
     pidfd = os.pidfd_open(pid)
     try:
         libc = ctypes.CDLL(None, use_errno=True)
-        taken = int(libc.syscall(_SYS_PIDFD_GETFD, pidfd, fd, 0))
+        taken = int(libc.syscall(SYS_PIDFD_GETFD, pidfd, fd, 0))
     finally:
         os.close(pidfd)
     if taken < 0 and ctypes.get_errno() != EBADF:
@@ -99,7 +93,15 @@ fork(2), so that no child inherits half of an answer."""
 
 
 class Supervisor:
-    """Answers the denied calls of any number of sandboxes from one thread, started by the first `add`."""
+    """Answers the denied calls of any number of sandboxes from one thread, started by the first `add`.
+
+    Answers are rationed. A guest that floods waits for its own answers: its listener is disarmed until it has tokens
+    again. The thread never sleeps on behalf of one sandbox, and all floods together get at most `TOTAL_PER_S`.
+
+    The agent installs its filter without WAIT_KILLABLE_RECV (Linux 5.19), so a signal ends a guest's wait. The call
+    then fails with EINTR or is restarted by the kernel, which asks again; if that happens between the count and the
+    answer, a few microseconds, one call is counted twice.
+    """
 
     def __init__(self, *, rate: float = RATE_PER_S, burst: float = BURST, total: float = TOTAL_PER_S) -> None:
         """Take other rations than the module's only in tests; hosts use `supervisor()`."""
@@ -227,7 +229,7 @@ def _ioctl(fd: int, request: int, buffer: bytearray) -> None:
 def _notification_size() -> int:
     """The size of this kernel's struct seccomp_notif, which may have grown."""
     sizes = (ctypes.c_uint16 * 3)()
-    ctypes.CDLL(None).syscall(_SYS_SECCOMP, _GET_NOTIF_SIZES, 0, ctypes.byref(sizes))
+    ctypes.CDLL(None).syscall(SYS_SECCOMP, _GET_NOTIF_SIZES, 0, ctypes.byref(sizes))
     return sizes[0]
 
 

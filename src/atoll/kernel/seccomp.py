@@ -1,13 +1,12 @@
 """The guest's seccomp filter: compiled from the reviewed tables, explained, and asked whether the kernel has it.
 
-The launcher hands `guest_filter()` to the agent, which installs it on itself before any guest code runs
-(seccomp(2), SECCOMP_FILTER_FLAG_NEW_LISTENER); everything in the sandbox inherits it and nothing can lift it.
-Most refusals are SECCOMP_RET_USER_NOTIF: the host answers them with the errno that `refusal` names and counts them
-(`kernel/notify.py`). When the host is gone, the kernel itself answers ENOSYS, so a lost host never allows a call.
+The agent installs `guest_filter()` on itself before any guest code runs (seccomp(2), NEW_LISTENER); the sandbox
+inherits it and nothing can lift it. Refusals are answered and counted by the host (`kernel/notify.py`); when the
+host is gone, the kernel answers ENOSYS, so a lost host never allows a call. Nothing here is configurable.
 
-clone3(2) is allowed here: its flags lie in guest memory, where a filter cannot look, and the agent needs it for
-CLONE_INTO_CGROUP. The agent adds a filter of its own to its children which answers clone3 with ENOSYS; C libraries
-then use clone(2), whose flags are checked here. Without that second filter namespaces are open.
+clone3(2) is allowed: its flags lie in memory, where a filter cannot look, and the agent needs CLONE_INTO_CGROUP.
+The agent's own second filter answers clone3 of its children with ENOSYS; C libraries then use clone(2), which is
+checked here. Without that second filter namespaces are open.
 """
 
 import ctypes
@@ -21,7 +20,7 @@ from typing import NamedTuple
 
 from atoll.kernel import syscalls
 from atoll.kernel.bpf import AND, GOTO, IF_AT_LEAST, IF_EQUAL, IF_GREATER, LOAD, RETURN, Instruction, assemble
-from atoll.kernel.syscalls import RULES, Check, Rule
+from atoll.kernel.syscalls import RULES, SYS_PIDFD_GETFD, SYS_SECCOMP, Check, Rule
 
 AUDIT_ARCH_X86_64 = 0xC000_003E
 _X32_SYSCALL_BIT = 0x4000_0000
@@ -35,8 +34,6 @@ _GET_ACTION_AVAIL = 2
 
 # struct seccomp_data: s32 nr, u32 arch, u64 instruction pointer, u64 args[6]; little endian.
 _NR, _ARCH, _ARGS = 0, 4, 16
-
-_SYS_SECCOMP, _SYS_PIDFD_GETFD = 317, 438
 
 
 class Refusal(NamedTuple):
@@ -188,10 +185,10 @@ def check_kernel() -> str:
     libc = ctypes.CDLL(None, use_errno=True)
     for action, name in ((RET_KILL_PROCESS, "KILL_PROCESS"), (RET_ERRNO, "ERRNO"), (RET_USER_NOTIF, "USER_NOTIF")):
         wanted = ctypes.c_uint32(action)
-        if libc.syscall(_SYS_SECCOMP, _GET_ACTION_AVAIL, 0, ctypes.byref(wanted)) != 0:
+        if libc.syscall(SYS_SECCOMP, _GET_ACTION_AVAIL, 0, ctypes.byref(wanted)) != 0:
             problem = os.strerror(ctypes.get_errno())
             return f"SECCOMP_RET_{name} is not available (Linux 5.0, CONFIG_SECCOMP_FILTER): {problem}"
-    libc.syscall(_SYS_PIDFD_GETFD, -1, -1, 0)
+    libc.syscall(SYS_PIDFD_GETFD, -1, -1, 0)
     if ctypes.get_errno() != EBADF:
         return f"pidfd_getfd(2) is not available (Linux 5.6): {os.strerror(ctypes.get_errno())}"
     return ""

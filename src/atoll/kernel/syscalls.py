@@ -18,6 +18,9 @@ OLD_CALLS_END = 334
 NEWEST_REVIEWED = 469
 """file_setattr(2), Linux 6.17; 6.18 added only uprobe (336). Raising it means reviewing every call in between."""
 
+SYS_SECCOMP, SYS_PIDFD_GETFD = 317, 438
+"""What the host itself calls by number, because Python has no name for it."""
+
 
 class Check(NamedTuple):
     """A comparison of one argument: its low 32 bits (or the `high` ones) after `mask`, in or not in `values`."""
@@ -79,9 +82,9 @@ _NESTED = "a namespace of its own gives a guest capabilities over kernel code th
 _MOUNTS = "changes or walks the mount table; a remount of a read-only bind was an escape"
 _INET = "only TCP, UDP and ping sockets: other protocols load and reach rarely used kernel modules"
 
-# Calls of which some arguments are refused. The kernel reads socket(2)'s three arguments, an ioctl(2) request and a
-# personality(2) as 32-bit values and takes the lower 32 bits of clone(2)'s flags, so garbage above them must not hide
-# anything (CVE-2019-10063). unshare(2) alone reads 64 bits.
+# Calls of which some arguments are refused. The kernel reads socket(2)'s three arguments, an ioctl(2) request, a
+# personality(2) and a process number as 32-bit values and takes the lower 32 bits of clone(2)'s flags, so garbage above
+# them must not hide anything (CVE-2019-10063). unshare(2) flags and pointers have 64 bits.
 # fmt: off
 _BY_ARGUMENT = [
     Rule("ioctl", 16, EPERM, "types into, or changes the line discipline of, a terminal shared with the outside",
@@ -92,8 +95,11 @@ _BY_ARGUMENT = [
     Rule("personality", 135, EPERM, "weakens the address space of the next program (READ_IMPLIES_EXEC)",
          (Check(0, (0xFFFF_FFFF,), inside=False),
           Check(0, (0,), inside=False, mask=~_PERSONALITY_ALLOWED & 0xFFFF_FFFF))),
+    # Only what sets limits (a new-limit pointer in either half) of a process named by number; asking is harmless.
     Rule("prlimit64", 302, EPERM, "changes the limits of another process, the agent included",
-         (Check(0, (0,), inside=False),)),
+         (Check(0, (0,), inside=False), Check(2, (0,), inside=False))),
+    Rule("prlimit64", 302, EPERM, "changes the limits of another process, the agent included",
+         (Check(0, (0,), inside=False), Check(2, (0,), inside=False, high=True))),
     # vsock(7) has no namespace: it reaches the hypervisor from any sandbox. The others autoload modules and are reached
     # by no ordinary program (AF_ALG, AF_KEY, AF_TIPC, AF_RDS, AF_BLUETOOTH, ...); AF_PACKET also needs CAP_NET_RAW.
     Rule("socket", 41, EAFNOSUPPORT, "socket families other than UNIX, INET, INET6 and NETLINK",
