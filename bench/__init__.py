@@ -1,0 +1,1 @@
+"""Measurements; run with `./dev bench`."""

@@ -23,7 +23,7 @@ CASES: tuple[Callable[[], Awaitable[list[Figure]]], ...] = (
     process.idle_memory,
     process.burst,
     process.churn,
-    #process.command_line,
+    # process.command_line,
 )
 
 

@@ -1,4 +1,4 @@
-"""The documents tell the truth about the tree: every path they name exists, README.md is short, decisions are numbered."""
+"""The documents tell the truth about the tree: paths exist, README.md is short, decisions are numbered."""
 
 import re
 import sys

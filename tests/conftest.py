@@ -55,7 +55,7 @@ def require_driver(pytestconfig: pytest.Config) -> RequireDriver:
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Atoll is written for anyio but run on asyncio only."""
+    """Tests that are coroutines run on asyncio, as Atoll does."""
     return "asyncio"
 
 

@@ -47,7 +47,9 @@ def test_s10_a_directory_is_resolved_inside(sandbox: Sandbox, cwd: str, real: st
     assert found == real or (cwd == "/proc/self" and found.startswith(real))
 
 
-@pytest.mark.parametrize("name", ["a b", "new\nline", "-dash", "'\"$HOME`id`", "é漢", "\udcff\udcfe", "%s{}", "x" * 255])
+@pytest.mark.parametrize(
+    "name", ["a b", "new\nline", "-dash", "'\"$HOME`id`", "é漢", "\udcff\udcfe", "%s{}", "x" * 255]
+)
 def test_s10_odd_names_are_taken_literally(sandbox: Sandbox, name: str) -> None:
     path = f"/tmp/{name}"
     assert sandbox.commands.run(["mkdir", path]).exit_code == 0
@@ -83,7 +85,9 @@ def test_s10_what_cannot_be_entered_is_a_typed_error(sandbox: Sandbox, cwd: str,
 
 @pytest.mark.as_root
 def test_s10_a_directory_the_user_may_not_enter_is_a_typed_error(sandbox: Sandbox) -> None:
-    sandbox.commands.run("mkdir -m 700 /tmp/closed; mkdir -m 711 /tmp/searchable; mkdir -m 744 /tmp/listable", user="root")
+    sandbox.commands.run(
+        "mkdir -m 700 /tmp/closed; mkdir -m 711 /tmp/searchable; mkdir -m 744 /tmp/listable", user="root"
+    )
     for cwd in ("/root", "/tmp/closed", "/tmp/listable"):
         with pytest.raises(InvalidSpecError, match="^cwd: cannot be entered .Permission denied"):
             sandbox.commands.run(["true"], cwd=cwd)

@@ -74,7 +74,9 @@ def test_c13_odd_names_are_passed_as_they_are(run: Run, name: str) -> None:
         ("A=B", "envs: not a dictionary"),
     ],
 )
-def test_c13_what_cannot_be_passed_is_a_typed_error_naming_the_key(run: Run, envs: dict[str, str], problem: str) -> None:
+def test_c13_what_cannot_be_passed_is_a_typed_error_naming_the_key(
+    run: Run, envs: dict[str, str], problem: str
+) -> None:
     with pytest.raises(InvalidSpecError, match=problem) as caught:
         run(["true"], envs=envs)
     assert caught.value.hint

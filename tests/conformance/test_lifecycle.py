@@ -164,7 +164,23 @@ def test_s11_names_may_repeat_and_default_to_something_usable(make: Make) -> Non
     assert three.commands.run("hostname").stdout == f"atoll-{three.sandbox_id[:8]}\n"
 
 
-ODD_NAMES = ["", "x" * 64, "x" * 500, "UPPER", "ümlaut", "漢", "a b", "a.b", "a_b", "-a", "a-", "a/b", "..", "a\n", "a\0b"]
+ODD_NAMES = [
+    "",
+    "x" * 64,
+    "x" * 500,
+    "UPPER",
+    "ümlaut",
+    "漢",
+    "a b",
+    "a.b",
+    "a_b",
+    "-a",
+    "a-",
+    "a/b",
+    "..",
+    "a\n",
+    "a\0b",
+]
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)

@@ -48,7 +48,9 @@ def test_ordinary_permissions_hold_between_the_two(sandbox: Sandbox) -> None:
         assert result.exit_code != 0
         assert "ermission denied" in result.stderr or "not permitted" in result.stderr
     sandbox.commands.run("touch mine")
-    assert sandbox.commands.run("stat -c %U:%G /home/user/mine; rm /home/user/mine", user="root").stdout == "user:user\n"
+    assert (
+        sandbox.commands.run("stat -c %U:%G /home/user/mine; rm /home/user/mine", user="root").stdout == "user:user\n"
+    )
 
 
 def test_root_can_do_what_package_managers_do(sandbox: Sandbox) -> None:

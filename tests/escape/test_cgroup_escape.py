@@ -9,9 +9,9 @@ from tests.sandboxes import Make
 
 def members(sandbox: Sandbox) -> set[int]:
     """All processes in the sandbox's cgroup as the host numbers them."""
-    executor = sandbox._aio._running.executor  # noqa: SLF001 - the host's own view
-    assert executor._cgroup is not None  # noqa: SLF001
-    return executor._cgroup.pids()  # noqa: SLF001
+    executor = sandbox._aio._running.executor
+    assert executor._cgroup is not None
+    return executor._cgroup.pids()
 
 
 def test_the_first_instruction_is_already_inside(sandbox: Sandbox, user: str) -> None:
@@ -44,7 +44,7 @@ def test_a_fork_storm_at_exec_stays_inside(make: Make) -> None:
     storm = "for i in $(seq 12); do (sleep 20 &) ; done; :"
     for _ in range(5):
         sandbox.commands.run(["/bin/sh", "-c", storm])
-    agent = sandbox._aio._running._guest.agent_pid  # noqa: SLF001 - the host's own number of it
+    agent = sandbox._aio._running._guest.agent_pid
     namespace = Path(f"/proc/{agent}/ns/pid").readlink()
     inside = set()
     for entry in Path("/proc").iterdir():

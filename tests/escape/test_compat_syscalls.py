@@ -29,7 +29,9 @@ int main(int argc, char **argv) {
 
 
 @pytest.mark.parametrize("way", ["int80", "x32"])
-def test_a_call_of_another_abi_is_never_served(make: Make, compile_c: Callable[[str], Path], user: str, way: str) -> None:
+def test_a_call_of_another_abi_is_never_served(
+    make: Make, compile_c: Callable[[str], Path], user: str, way: str
+) -> None:
     sandbox = make(workspace=str(compile_c(SOURCE)))
     result = sandbox.commands.run(["/workspace/attack", way], user=user)
     assert result.stdout == "reached\n"

@@ -9,7 +9,7 @@ from atoll import Sandbox
 from atoll.teardown.state import state_dir
 from tests.escape.attack import attack
 
-TOKEN = "canary-of-the-host"  # noqa: S105 - planted for the test
+TOKEN = "canary-of-the-host"
 
 
 @pytest.mark.parametrize("directory", ["/root", "/home", "/var", "/opt", "/srv", "/mnt", "/tmp", "/run", "/etc"])
@@ -18,7 +18,9 @@ def test_a_canary_outside_usr_is_not_visible(sandbox: Sandbox, user: str, direct
     canary.write_text(TOKEN)
     canary.chmod(0o644)
     try:
-        facts = attack(sandbox, f'report(seen=read("{canary}"), listed="{canary.name}" in os.listdir("{directory}"))', user="root")
+        facts = attack(
+            sandbox, f'report(seen=read("{canary}"), listed="{canary.name}" in os.listdir("{directory}"))', user="root"
+        )
         assert facts == {"seen": "ENOENT", "listed": False}
     finally:
         canary.unlink()

@@ -16,8 +16,10 @@ def uids(pid: int) -> set[int]:
 
 def test_no_process_of_a_sandbox_is_kernel_uid_0(sandbox: Sandbox) -> None:
     sandbox.commands.run("(sleep 30 &) ; :", user="root").check()
-    agent = sandbox._aio._running._guest.agent_pid  # noqa: SLF001 - the host's own number of it
-    monitor = int(next(row for row in Path(f"/proc/{agent}/status").read_text().splitlines() if "PPid" in row).split()[1])
+    agent = sandbox._aio._running._guest.agent_pid
+    monitor = int(
+        next(row for row in Path(f"/proc/{agent}/status").read_text().splitlines() if "PPid" in row).split()[1]
+    )
     family = [monitor, agent, *children(agent)]
     assert len(family) >= 3
     assert all(0 not in uids(pid) for pid in family)

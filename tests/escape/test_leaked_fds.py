@@ -28,7 +28,7 @@ def test_a_command_has_three_descriptors(sandbox: Sandbox, user: str) -> None:
 def test_the_agent_holds_only_its_channel(sandbox: Sandbox) -> None:
     """From the host: pipes, its own event descriptors and its own cgroup directories, nothing else."""
     sandbox.commands.run(["/bin/true"])
-    agent = sandbox._aio._running._guest.agent_pid  # noqa: SLF001 - the host's own number of it
+    agent = sandbox._aio._running._guest.agent_pid
     links = [os.readlink(path) for path in Path(f"/proc/{agent}/fd").iterdir()]
     allowed = ("pipe:", "anon_inode:[eventpoll]", "anon_inode:[signalfd]", "/dev/null", "/proc/", "/")
     strange = [link for link in links if not link.startswith(allowed) or "seccomp" in link or "socket" in link]

@@ -30,7 +30,9 @@ def test_rlimits_cannot_be_raised(sandbox: Sandbox, user: str) -> None:
 
 def test_a_wider_cpu_mask_gives_no_more_time(make: Make) -> None:
     sandbox = make(cpus=0.5)
-    burn = "import os, time\nos.sched_setaffinity(0, range(os.cpu_count()))\nos.fork(); os.fork()\nend = time.time() + 3\n"
+    burn = (
+        "import os, time\nos.sched_setaffinity(0, range(os.cpu_count()))\nos.fork(); os.fork()\nend = time.time() + 3\n"
+    )
     result = sandbox.commands.run(["/usr/bin/python3", "-c", burn + "while time.time() < end: pass\nos.waitpid(-1, 0)"])
     assert result.usage.cpu_s < 0.5 * result.usage.wall_s + 0.3
 

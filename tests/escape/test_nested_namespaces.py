@@ -30,5 +30,5 @@ def test_the_kernel_forbids_it_as_well(sandbox: Sandbox) -> None:
     """The second wall, seen from the host: the sandbox's own limit of user namespaces is 0."""
     facts = attack(sandbox, 'report(limit=read("/proc/sys/user/max_user_namespaces").strip())')
     assert facts["limit"] == "0"
-    agent = sandbox._aio._running._guest.agent_pid  # noqa: SLF001 - the host's own number of it
+    agent = sandbox._aio._running._guest.agent_pid
     assert Path(f"/proc/{agent}/ns/user").readlink() != Path("/proc/self/ns/user").readlink()

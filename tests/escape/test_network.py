@@ -35,6 +35,6 @@ def test_nothing_outside_can_be_reached(sandbox: Sandbox, user: str) -> None:
         assert [device for device in facts["devices"] if device != "lo"] == []
         assert isinstance(facts["name"], str)
         assert facts["twin"] is None
-    agent = sandbox._aio._running._guest.agent_pid  # noqa: SLF001 - the host's own number of it
+    agent = sandbox._aio._running._guest.agent_pid
     assert os.readlink(f"/proc/{agent}/ns/net") != os.readlink("/proc/self/ns/net")
     assert "veth" not in Path(f"/proc/{agent}/net/dev").read_text()

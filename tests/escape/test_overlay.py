@@ -17,7 +17,16 @@ def picture(root: Path) -> dict[str, tuple[object, ...]]:
         data = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() and not path.is_symlink() else ""
         target = os.readlink(path) if path.is_symlink() else ""
         names = tuple(os.listxattr(path, follow_symlinks=False))
-        found[str(path)] = (info.st_mode, info.st_uid, info.st_mtime_ns, info.st_nlink, info.st_ino, target, data, names)
+        found[str(path)] = (
+            info.st_mode,
+            info.st_uid,
+            info.st_mtime_ns,
+            info.st_nlink,
+            info.st_ino,
+            target,
+            data,
+            names,
+        )
     return found
 
 

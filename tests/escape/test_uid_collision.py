@@ -18,7 +18,7 @@ def kernel_uids(agent: int) -> set[int]:
 
 def test_no_two_sandboxes_share_a_kernel_uid(make: Make) -> None:
     sandboxes = [make() for _ in range(6)]
-    bases = [kernel_uids(sbx._aio._running._guest.agent_pid) for sbx in sandboxes]  # noqa: SLF001
+    bases = [kernel_uids(sbx._aio._running._guest.agent_pid) for sbx in sandboxes]
     flat = [base for each in bases for base in each]
     assert len(set(flat)) == 6
     assert all(abs(one - two) >= 65536 for one in flat for two in flat if one != two)

@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from atoll import Sandbox, stages
 from atoll.kernel import cgroup1, cgroup2
@@ -30,12 +29,12 @@ def point() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def around(owner: Any, name: str) -> None:
+def around(owner: object, name: str) -> None:
     """Put a point before and after a function."""
-    original: Callable[..., Any] = getattr(owner, name)
+    original: Callable[..., object] = getattr(owner, name)
 
     @functools.wraps(original)
-    def wrapped(*args: Any, **options: Any) -> Any:
+    def wrapped(*args: object, **options: object) -> object:
         point()
         result = original(*args, **options)
         point()

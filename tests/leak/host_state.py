@@ -41,13 +41,18 @@ def host_state(state: Path) -> HostState:
         if not entry.name.isdigit():
             continue
         try:
-            if entry.stat().st_uid >= FIRST_LEASED_UID or (entry / "comm").read_text().strip() in {"bwrap", "atoll-launch"}:
+            if entry.stat().st_uid >= FIRST_LEASED_UID or (entry / "comm").read_text().strip() in {
+                "bwrap",
+                "atoll-launch",
+            }:
                 processes.add(int(entry.name))
             namespaces |= {os.readlink(entry / "ns" / kind) for kind in ("user", "net")}
         except OSError:
             continue
     # Not glob: directories vanish while it walks.
-    found = subprocess.run(["find", "/sys/fs/cgroup", "-path", "*/atoll/*", "-type", "d"], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["find", "/sys/fs/cgroup", "-path", "*/atoll/*", "-type", "d"], capture_output=True, text=True, check=False
+    )
     cgroups = found.stdout.splitlines()
     return HostState(
         processes=frozenset(processes),

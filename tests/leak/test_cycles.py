@@ -68,7 +68,8 @@ def test_failed_creates_leave_nothing(tmp_path: Path) -> None:
 PROGRAMS = {
     "no kill": "sbx = Sandbox.create(); sbx.commands.run('(sleep 99 &) ; :')",
     "an exception": "sbx = Sandbox.create(); raise SystemExit(0)",
-    "a fork": "sbx = Sandbox.create()\nif os.fork() == 0: sys.exit(0)\nos.wait(); print(sbx.commands.run('echo alive').stdout)",
+    "a fork": "sbx = Sandbox.create()\nif os.fork() == 0: sys.exit(0)\n"
+    "os.wait(); print(sbx.commands.run('echo alive').stdout)",
     "a closed loop": "asyncio.run(AsyncSandbox.create())",
     "a thread that ended": "import threading\nt = threading.Thread(target=lambda: g.append(Sandbox.create())); g = []\n"
     "t.start(); t.join(); print(g[0].commands.run('echo alive').stdout)",
@@ -82,7 +83,9 @@ def test_a_program_that_just_ends_leaves_nothing(tmp_path: Path, name: str) -> N
     baseline = host_state(state)
     code = f"import asyncio, os, sys\nfrom atoll import AsyncSandbox, Sandbox\n{PROGRAMS[name]}"
     env = dict(os.environ, ATOLL_STATE=str(state), PYTHONPATH=str(Path(__file__).parents[2] / "src"))
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     if "alive" in PROGRAMS[name]:
         assert "alive" in done.stdout

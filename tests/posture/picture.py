@@ -20,7 +20,9 @@ def picture(pid: int, base: int) -> dict[str, Any]:
     ]
     facts["limits"] = _limits(proc)
     facts["oom_score_adj"] = int((proc / "oom_score_adj").read_text())
-    facts["environ"] = sorted(item.split(b"=")[0].decode() for item in (proc / "environ").read_bytes().split(b"\0") if item)
+    facts["environ"] = sorted(
+        item.split(b"=")[0].decode() for item in (proc / "environ").read_bytes().split(b"\0") if item
+    )
     facts["fds"] = sorted(_kind(path) for path in (proc / "fd").iterdir())
     facts["exe"] = os.readlink(proc / "exe")
     facts["session of its own"] = status["NSsid"].split()[-1] == status["NSpid"].split()[-1]

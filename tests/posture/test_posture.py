@@ -1,5 +1,4 @@
-"""The whole picture of each process of a sandbox against a table of what it must be; anything new fails (gVisor's way)."""
-
+"""The whole picture of each process of a sandbox against a table; anything new fails (gVisor's way)."""
 
 import time
 from pathlib import Path
@@ -24,7 +23,7 @@ COMMAND_ENVIRON = ["HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "USER"]
 
 def agent_of(sandbox: Sandbox) -> int:
     """The agent as the host numbers it."""
-    return sandbox._aio._running._guest.agent_pid  # noqa: SLF001
+    return sandbox._aio._running._guest.agent_pid
 
 
 def base_of(agent: int) -> int:
@@ -51,7 +50,7 @@ def started(sandbox: Sandbox, user: str) -> int:
     raise AssertionError("the sleeping command is not there")
 
 
-def expected(**changes: Any) -> dict[str, Any]:
+def expected(**changes: object) -> dict[str, Any]:
     """What every confined process has, with `changes`."""
     return {
         "Uid": [0],

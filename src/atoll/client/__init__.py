@@ -1,0 +1,1 @@
+"""What people call: the embedded Python API, synchronous and asynchronous."""

@@ -29,7 +29,7 @@ class Sandbox:
         """Runs commands."""
 
     @classmethod
-    def create(cls, **options: Any) -> Self:
+    def create(cls, **options: Any) -> Self:  # noqa: ANN401 - as in client/aio.py
         """Start a sandbox.
 
         Args:
@@ -95,7 +95,7 @@ class Commands:
         """Not for callers: use `Sandbox.commands`."""
         self._aio = commands
 
-    def run(
+    def run(  # noqa: PLR0913 - as in client/aio.py
         self,
         cmd: str | Iterable[str | bytes],
         *,

@@ -1,0 +1,1 @@
+"""Stage 5: commands inside a live sandbox, over one channel."""

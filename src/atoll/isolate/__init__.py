@@ -1,0 +1,1 @@
+"""Stage 4: drivers, each of which builds the command that boots the agent confined."""

@@ -1,0 +1,1 @@
+"""One file for each Linux facility; the only place for ioctls, ctypes and namespaces."""

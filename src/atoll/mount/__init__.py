@@ -1,0 +1,1 @@
+"""Stage 2: the one host directory a sandbox sees."""

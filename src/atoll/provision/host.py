@@ -109,6 +109,10 @@ def host_template() -> Template:
     return Template(name="host", digest=digest, rootfs=rootfs, users=(ROOT, USER), user=USER.name, env=ENV)
 
 
+READ_AND_SEARCH = 0o005
+"""Bits that let every user list and enter a directory."""
+
+
 def _etc_sources() -> list[str]:
     """The parts of /etc to show: those that exist and that every user may read."""
     found = [f"/etc/{name}" for name in _ETC]
@@ -123,5 +127,5 @@ def _world_readable(path: str) -> bool:
     except FileNotFoundError:
         return False
     if stat.S_ISDIR(mode):
-        return mode & 0o005 == 0o005
+        return mode & READ_AND_SEARCH == READ_AND_SEARCH
     return stat.S_ISREG(mode) and bool(mode & 0o004)

@@ -247,7 +247,7 @@ def frame(kind: Kind, stream: int = 0, payload: bytes = b"") -> bytes:
     return HEADER.pack(len(payload), stream, kind) + payload
 
 
-def start(
+def start(  # noqa: PLR0913 - the fields of the frame
     stream: int,
     argv: Sequence[bytes],
     env: Sequence[bytes],
