@@ -156,8 +156,12 @@ async def open_guest(
         DriverUnavailableError, PolicyUnenforceableError, ProvisionError: it could not be started as planned.
     """
     launch = driver.launch(plan, resources)
+    starting = asyncio.wrap_future(spawn(launch.argv, launch.fds, CHANNEL_PIPE_BYTES))
     try:
-        spawned = await asyncio.wrap_future(spawn(launch.argv, launch.fds, CHANNEL_PIPE_BYTES))
+        spawned = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await _abandon(starting)
+        raise
     finally:
         launch.close()
     journal.record(undo.Process(pid=spawned.pid, start_time=start_time(spawned.pid)))
@@ -168,6 +172,15 @@ async def open_guest(
         yield guest
     finally:
         await asyncio.shield(guest.end())
+
+
+async def _abandon(starting: "asyncio.Future[Spawned]") -> None:
+    """End what was being started, which cannot be stopped half-way and is not in the journal yet."""
+    spawned = await starting
+    spawned.pidfd.send(9)
+    for fd in (spawned.stdin, spawned.stdout, spawned.stderr):
+        os.close(fd)
+    await asyncio.to_thread(spawned.reap, END_TIMEOUT_S)
 
 
 @contextmanager

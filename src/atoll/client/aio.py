@@ -66,6 +66,8 @@ class AsyncSandbox:
         except asyncio.CancelledError:
             host.cancel()
             await asyncio.wait([host])
+            if not ready.cancelled():
+                ready.exception()  # retrieved: its caller went away
             raise
         return cls(running, host)
 
@@ -121,6 +123,9 @@ async def _host(spec: SandboxSpec, state: Path, ready: "asyncio.Future[Running]"
         async with open_sandbox(spec, state) as running:
             ready.set_result(running)
             await running.ended.wait()
+    except asyncio.CancelledError:
+        ready.cancel()
+        raise
     except BaseException as error:
         if ready.done():
             raise
@@ -180,7 +185,8 @@ class AsyncCommands:
         resolved = command(self._running.plan, cmd, envs=envs, user=user, cwd=cwd, stdin=stdin is not None)
         seconds = None if timeout is None else parse_duration("timeout", timeout)
         if self._running.ended.is_set():
-            raise StateError(f"sandbox {self._running.id} has ended", hint="create a new one")
+            why = ": ".join(self._running.executor.end_reason or ())
+            raise StateError(f"sandbox {self._running.id} has ended ({why})", hint="create a new one")
         if not isinstance(stdin, str | bytes | AsyncIterable | None):
             raise InvalidSpecError("stdin", stdin, "not text, bytes or an iterable of bytes", hint="give one of these")
         texts = _texts(on_stdout, on_stderr)

@@ -195,17 +195,18 @@ class _Builder:
             )
         fd = self._launch.open_path(workspace.source, os.O_NOFOLLOW | os.O_DIRECTORY)
         _check_same(int(fd), workspace)
-        name = "lower" if workspace.mode == "overlay" else f"layer/root{workspace.target}"
         if self._base is None:
-            self._ops += ["tree", fd, name, "ro"]
+            self._ops += ["tree", fd, "lower", "ro"]
         else:
             uid, gid = workspace.owner
             # One pair only: the owner appears as the default user, every other host id as nobody.
-            self._ops += ["idtree", fd, name, "ro", str(uid), str(gid), self._id(1000), self._id(1000)]
+            self._ops += ["idtree", fd, "lower", "ro", str(uid), str(gid), self._id(1000), self._id(1000)]
 
     def _workspace_overlay(self, attributes: str) -> None:
+        """Read-only workspaces too are seen through an overlay, which keeps the host's sockets and FIFOs out of
+        reach: the guest finds other inodes, where a bind mount would connect it to whoever listens on the host."""
         workspace = self._plan.workspace
-        if workspace is not None and workspace.mode == "overlay":
+        if workspace is not None:
             target = f"layer/root{workspace.target}"
             self._ops += ["overlay", target, "lower", "layer/upper", "layer/work", attributes]
 
@@ -236,6 +237,8 @@ class _Builder:
         args += ["--bind", f"{STAGE}/layer/root", "/", "--proc", "/proc", "--dev", "/dev"]
         args += ["--bind", f"{STAGE}/layer/shm", "/dev/shm", "--remount-ro", "/dev"]
         args += ["--ro-bind", f"{STAGE}/layer/root/.atoll/meminfo", "/proc/meminfo"]
+        if self._plan.workspace is not None and self._plan.workspace.mode == "ro":
+            args += ["--remount-ro", self._plan.workspace.target]
         for name in _MASKED:
             if os.path.exists(f"/proc/{name}"):
                 args += ["--ro-bind", "/dev/null", f"/proc/{name}"]
