@@ -269,9 +269,12 @@ def _probe() -> Capabilities:
         unavailable = str(error)
     if platform.machine() != "x86_64":
         unavailable = f"the seccomp filter is written for x86_64, not {platform.machine()}"
-    with open("/proc/sys/user/max_user_namespaces", encoding="ascii") as knob:
-        if int(knob.read()) == 0:
-            unavailable = "user namespaces are switched off; sysctl -w user.max_user_namespaces=10000"
+    try:
+        with open("/proc/sys/user/max_user_namespaces", encoding="ascii") as knob:
+            if int(knob.read()) == 0:
+                unavailable = "user namespaces are switched off; sysctl -w user.max_user_namespaces=10000"
+    except FileNotFoundError:
+        unavailable = "this kernel has no user namespaces (CONFIG_USER_NS)"
     why = seccomp.check_kernel()
     if why:
         missing[Protection.SECCOMP] = why

@@ -183,7 +183,7 @@ def _signal(pids: Collection[int], places: Sequence[Place]) -> None:
     The membership is read again *after* the pidfd was opened: a pid that was reused by an outsider before is
     then no longer listed, and one reused later is not what the descriptor refers to.
     """
-    queue = list(pids)
+    queue = sorted(pids)
     while queue:
         batch, queue = queue[:_KILL_BATCH], queue[_KILL_BATCH:]
         with contextlib.ExitStack() as opened:
@@ -192,10 +192,12 @@ def _signal(pids: Collection[int], places: Sequence[Place]) -> None:
                 with contextlib.suppress(ProcessLookupError):
                     processes.append(opened.enter_context(Pidfd.open(pid)))
             still = members(places)
-            for process in processes:
-                if process.pid in still:
-                    with contextlib.suppress(ProcessLookupError):
-                        process.send(signal.SIGKILL)
+            # Stopped first: a shell whose child dies before it would go on to its next command.
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                for process in processes:
+                    if process.pid in still:
+                        with contextlib.suppress(ProcessLookupError):
+                            process.send(number)
             deadline = time.monotonic() + _EXIT_WAIT_S
             for process in processes:
                 process.wait(deadline - time.monotonic())

@@ -96,6 +96,8 @@ def spawn(argv: Sequence[str | bytes], pass_fds: Sequence[int] = (), pipe_bytes:
         "pass_fds": tuple(pass_fds),
         "env": {},
         "cwd": "/",
+        # Ctrl-C on a terminal is for the program that embeds Atoll to handle, not for its sandboxes.
+        "start_new_session": True,
     }
     result: Future[Spawned] = Future()
 

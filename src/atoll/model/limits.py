@@ -110,4 +110,13 @@ def _number(field: str, value: float, low: float, high: float, hint: str) -> Non
     if type(value) not in (int, float):
         raise InvalidSpecError(field, value, "not a number", hint=hint)
     if not low <= value <= high:
-        raise InvalidSpecError(field, value, f"not between {low:g} and {high:g}", hint=hint)
+        shown = _size if field.endswith("_bytes") else "{:.10g}".format
+        raise InvalidSpecError(field, value, f"not between {shown(low)} and {shown(high)}", hint=hint)
+
+
+def _size(count: float) -> str:
+    """Bytes as people write them."""
+    for unit, factor in (("T", 1 << 40), ("G", GIB), ("M", MIB), ("K", KIB)):
+        if count >= factor:
+            return f"{count / factor:.10g}{unit}"
+    return f"{count:.10g}"
