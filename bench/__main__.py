@@ -33,6 +33,8 @@ CASES: tuple[Case, ...] = (
 )
 QUICK = 10
 """What `--quick` divides every count by: enough to see that all works, too little for figures to quote."""
+WIDTH = 110
+"""Columns of the table where the terminal has fewer, or is none."""
 
 
 async def main() -> None:
@@ -63,7 +65,7 @@ async def main() -> None:
         table.add_column(heading, justify="left" if heading == "what" else "right", overflow="fold")
     for figure in figures:
         table.add_row(*figure.cells())
-    Console().print(table)
+    Console(width=max(WIDTH, Console().width)).print(table)
 
 
 def _load() -> float:

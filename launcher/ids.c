@@ -4,9 +4,11 @@
 
 #include <errno.h>
 #include <grp.h>
+#include <linux/securebits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 static void put(const char *path, const char *text)
@@ -74,6 +76,20 @@ void check_userns(struct op *op)
 	op->id[1] = (unsigned)number(op->word[1], 1, UINT32_MAX - op->id[0]);
 }
 
+/* A user namespace of the host's id OWNER. The kernel charges what it counts per user (inotify instances, pending signals,
+ * bytes of message queues; user_namespaces(7), /proc/sys/user in namespaces(7)) to the owner of the namespace as well:
+ * owned by root, a guest could use up what the daemons of the host may have. capabilities(7), SECBIT_NO_SETUID_FIXUP: the
+ * change of the effective uid takes no capability; setns(2) into the namespace clears the flag. */
+static int new_userns_of(unsigned owner, const char *map)
+{
+	if (prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP) < 0 || setresuid((uid_t)-1, owner, (uid_t)-1) < 0)
+		fail(errno);
+	int fd = new_userns(map, map);
+	if (setresuid((uid_t)-1, 0, (uid_t)-1) < 0)
+		fail(errno);
+	return fd;
+}
+
 /* userns BASE COUNT: from here on uid and gid 0 are the host's BASE, with every capability, but only over what the new
  * namespace owns. */
 void op_userns(struct op *op)
@@ -81,7 +97,7 @@ void op_userns(struct op *op)
 	char map[48];
 	uid_t real, effective, saved;
 	snprintf(map, sizeof map, "0 %u %u\n", op->id[0], op->id[1]);
-	int fd = new_userns(map, map);
+	int fd = new_userns_of(op->id[0], map);
 	/* setns(2) leaves the ids alone: they are still the host's 0, which the map does not contain, until setresuid(2) */
 	if (setns(fd, CLONE_NEWUSER) < 0)
 		fail(errno);

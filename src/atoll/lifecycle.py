@@ -88,16 +88,14 @@ class Running:
         limits = self.plan.limits
         now = time.monotonic()
         wall_end = now + limits.wall_time_s if limits.wall_time_s else None
-        last_busy = now
         while wall_end is not None or limits.idle_time_s is not None:
             await asyncio.sleep(IDLE_POLL_S if wall_end is None else min(IDLE_POLL_S, max(0.0, wall_end - now)))
             now = time.monotonic()
-            if self.executor.running:
-                last_busy = now
             if wall_end is not None and now >= wall_end:
                 self.end(Reason.TIMEOUT, f"sandbox wall time of {limits.wall_time_s:g} s")
                 return
-            if limits.idle_time_s is not None and now - last_busy >= limits.idle_time_s:
+            idle_s = 0.0 if self.executor.running else now - self.executor.active_at
+            if limits.idle_time_s is not None and idle_s >= limits.idle_time_s:
                 self.end(Reason.IDLE_TIMEOUT, f"no command for {limits.idle_time_s:g} s")
                 return
 

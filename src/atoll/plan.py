@@ -82,7 +82,7 @@ def compile_plan(spec: SandboxSpec, template: Template, capabilities: Capabiliti
     not_applicable = dict(_LATER)
     if single_uid:
         not_applicable[Protection.UID_RANGE] = capabilities.missing[Protection.UID_RANGE]
-    user = check_user(spec.user or template.user, template, single_uid=single_uid)
+    user = check_user(template.user if spec.user is None else spec.user, template, single_uid=single_uid)
     return LaunchPlan(
         level=spec.level,
         driver=capabilities.driver,

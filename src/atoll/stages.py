@@ -96,7 +96,8 @@ class Guest:
             PolicyUnenforceableError: a protection is not in force.
         """
         try:
-            hello = await asyncio.wait_for(asyncio.shield(self.channel.hello), BOOT_TIMEOUT_S)
+            async with asyncio.timeout(BOOT_TIMEOUT_S):  # before Python 3.12 wait_for may lose a cancellation
+                hello = await asyncio.shield(self.channel.hello)
         except ChannelLostError as error:
             raise explain(self.channel.diagnostics) from error
         except TimeoutError as error:

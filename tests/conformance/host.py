@@ -91,7 +91,7 @@ def _members(directory: str) -> set[int]:
 
 
 def _state_entries() -> set[str]:
-    return {str(path) for path in Path(os.environ["ATOLL_STATE"]).rglob("*")}
+    return {str(path) for path in Path(os.environ["ATOLL_STATE"]).glob("sandboxes/**/*")}
 
 
 def _descendants() -> set[int]:

@@ -7,6 +7,8 @@ what they would understand.
 import math
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -150,15 +152,12 @@ def test_a_workspace_is_a_descriptor_and_no_word(tmp_path: Path, name: str, mode
         [tree] = [
             op for op in command.ops if op[0] in {"tree", "idtree"} and target_of(launch, op[1]) == str(directory)
         ]
-        place = "lower" if mode == "overlay" else "layer/root/workspace"
-        owner = [str(number) for number in workspace.owner]
-        inside = str(BASE + 1000)
-        assert tree[2:] == ([place, "ro"] if rootless else [place, "ro", *owner, inside, inside])
-        assert command.all("overlay") == (
-            [["layer/root/workspace", "lower", "layer/upper", "layer/work", command.all("overlay")[0][-1]]]
-            if mode == "overlay"
-            else []
-        )
+        owner, inside = [str(number) for number in workspace.owner], str(BASE + 1000)
+        assert tree[2:] == (["lower", "ro"] if rootless else ["lower", "ro", *owner, inside, inside])
+        [overlay] = command.all("overlay")
+        assert overlay[:4] == ["layer/root/workspace", "lower", "layer/upper", "layer/work"]
+        assert overlay[4] in {"userxattr", "trusted"}
+        assert (["/workspace"] in command.all("--remount-ro")) == (mode == "ro")
         assert not any(str(tmp_path) in word for word in launch.argv)
 
 
@@ -270,6 +269,18 @@ def test_seccomp_is_passed_unless_it_was_given_up():
     with launched(plan_for(disable=frozenset({Protection.SECCOMP}))) as (command, _):
         assert command.all("keep") == []
         assert "--seccomp" not in command.agent
+
+
+def test_descriptors_for_the_agent_get_numbers_that_nothing_inherited_has():
+    # In a process of its own, where the lowest numbers are free and the trees get them.
+    script = """
+from tests.unit.test_launch_argv import host_template, launched, plan_for
+with launched(plan_for(rootfs=host_template().rootfs)) as (command, launch):
+    [[fd, number]] = command.all("keep")
+    print(min(launch.fds), int(number) in launch.fds, int(number) < 3 + len(launch.fds) + 1)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "3 False True\n"
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or cgroup.detect().root is None, reason="needs cgroups of its own")

@@ -158,6 +158,22 @@ def test_a_callback_does_not_hold_up_the_loop():
     assert off_loop(None) is None
 
 
+def test_callbacks_that_hang_leave_threads_for_killing_and_cleaning_up():
+    release = threading.Event()
+    hang = off_loop(lambda _text: release.wait(20))
+    assert hang is not None
+
+    async def call() -> None:
+        hanging = [asyncio.create_task(hang("text")) for _ in range(64)]
+        try:
+            await asyncio.wait_for(asyncio.to_thread(time.sleep, 0), 5)
+        finally:
+            release.set()
+            await asyncio.gather(*hanging)
+
+    portal.call(call())
+
+
 def test_a_callbacks_error_is_its_callers():
     def callback(text: str) -> None:
         raise ZeroDivisionError

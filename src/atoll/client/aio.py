@@ -103,7 +103,8 @@ class AsyncSandbox:
         """
         alive = not self._running.ended.is_set()
         self._running.end(Reason.KILLED, "by its owner")
-        await asyncio.shield(self._host)
+        if not self._host.cancelled():  # as it is when the loop that it lived in has ended
+            await asyncio.shield(self._host)
         return alive
 
     async def __aenter__(self) -> Self:

@@ -6,6 +6,7 @@ of the process gets a loop of its own. At interpreter exit the sandboxes that ar
 """
 
 import asyncio
+import functools
 import os
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
@@ -13,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 CLOSE_TIMEOUT_S = 10.0
+MAX_CALLBACKS = 256
+"""Callbacks of callers that may run, or hang, at once; apart from the threads that kill and clean up."""
 T = TypeVar("T")
 
 
@@ -38,6 +41,7 @@ class Portal:
             if self._loop is None or self._pid != os.getpid():
                 self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
                 self._loop.set_default_executor(ThreadPoolExecutor())
+                self.callers = ThreadPoolExecutor(MAX_CALLBACKS, "atoll-callback")
                 thread = threading.Thread(target=self._serve, args=(self._loop,), name="atoll-portal", daemon=True)
                 thread.start()
                 # Not atexit: that comes when executors no longer take work, and a teardown has some for them. These
@@ -73,7 +77,7 @@ def off_loop(callback: Callable[[T], Any] | None) -> Callable[[T], Awaitable[Non
         return None
 
     async def call(value: T) -> None:
-        await asyncio.to_thread(callback, value)
+        await asyncio.get_running_loop().run_in_executor(portal.callers, callback, value)
 
     return call
 
@@ -85,7 +89,8 @@ def iterate(stdin: "str | bytes | Iterable[bytes] | None") -> "str | bytes | Asy
 
     async def chunks() -> AsyncIterator[bytes]:
         iterator = iter(stdin)
-        while (chunk := await asyncio.to_thread(next, iterator, None)) is not None:
+        take = functools.partial(asyncio.get_running_loop().run_in_executor, portal.callers, next, iterator, None)
+        while (chunk := await take()) is not None:
             yield chunk
 
     return chunks()

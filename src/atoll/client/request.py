@@ -65,7 +65,7 @@ def sandbox_spec(  # noqa: PLR0913 - one keyword per thing a person may say
         env=_variables(envs),
         user=user,
         name=None if name is None else str(name),
-        disable=frozenset(_protection(word) for word in without),
+        disable=_protections(without),
     )
 
 
@@ -84,7 +84,7 @@ def command(
         InvalidSpecError: naming the field, the value and the fix.
         UnsupportedError: the user needs root on the host.
     """
-    name = check_user(user or plan.user, plan.template, single_uid=plan.single_uid)
+    name = check_user(plan.user if user is None else user, plan.template, single_uid=plan.single_uid)
     account = next(found for found in plan.template.users if found.name == name)
     argv = (b"/bin/bash", b"-l", b"-c", to_bytes("cmd", cmd)) if isinstance(cmd, str) else _argv(cmd)
     base = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": account.shell}
@@ -99,7 +99,10 @@ def command(
     )
 
 
-def _argv(parts: Iterable[str | bytes]) -> tuple[bytes, ...]:
+def _argv(parts: object) -> tuple[bytes, ...]:
+    if isinstance(parts, bytes) or not isinstance(parts, Iterable):
+        hint = "give a string for the shell, or a list to execute"
+        raise InvalidSpecError("cmd", parts, "neither text nor a list of words", hint=hint)
     argv = tuple(to_bytes(f"argv[{index}]", part) for index, part in enumerate(parts))
     if not argv or not argv[0]:
         raise InvalidSpecError("cmd", argv, "empty", hint="give a program to run")
@@ -119,9 +122,14 @@ def _level(text: str) -> Level:
     raise InvalidSpecError("level", text, "unknown", hint=f"use one of {', '.join(LEVELS)}")
 
 
-def _protection(text: str) -> Protection:
-    try:
-        return Protection(text)
-    except ValueError:
-        hint = f"use one of {', '.join(Protection)}"
-        raise InvalidSpecError("without", text, "no such protection", hint=hint) from None
+def _protections(words: object) -> frozenset[Protection]:
+    hint = f"use some of {', '.join(Protection)}"
+    if isinstance(words, str) or not isinstance(words, Iterable):
+        raise InvalidSpecError("without", words, "not a list of protections", hint=hint)
+    found = set()
+    for word in words:
+        try:
+            found.add(Protection(word))
+        except ValueError:
+            raise InvalidSpecError("without", word, "no such protection", hint=hint) from None
+    return frozenset(found)

@@ -73,6 +73,8 @@ class Executor:
         self.end_reason: tuple[Reason, str] | None = None
         """Set by the lifecycle before it ends the sandbox: why running commands end."""
         self.running: set[Process] = set()
+        self.active_at = time.monotonic()
+        """When a command last ended."""
         self._cgroup = cgroup
         self._owner_uid = owner_uid
         self._spare: Leaf | None = None
@@ -392,6 +394,7 @@ class Process:
     def _stop_clocks(self) -> None:
         _set(self.settled)
         self._executor.running.discard(self)
+        self._executor.active_at = time.monotonic()
         for timer in (self._deadline, self._grace):
             if timer is not None:
                 timer.cancel()

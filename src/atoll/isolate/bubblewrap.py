@@ -203,8 +203,11 @@ class _Builder:
             self._ops += ["idtree", fd, "lower", "ro", str(uid), str(gid), self._id(1000), self._id(1000)]
 
     def _workspace_overlay(self, attributes: str) -> None:
-        """Read-only workspaces too are seen through an overlay, which keeps the host's sockets and FIFOs out of
-        reach: the guest finds other inodes, where a bind mount would connect it to whoever listens on the host."""
+        """The workspace as the guest sees it, whatever its mode.
+
+        Read-only ones go through an overlay too: the guest finds other inodes there, where a bind mount would let it
+        connect to a socket or FIFO that somebody on the host listens on.
+        """
         workspace = self._plan.workspace
         if workspace is not None:
             target = f"layer/root{workspace.target}"

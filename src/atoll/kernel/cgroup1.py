@@ -24,6 +24,9 @@ from atoll.model.limits import Limits
 from atoll.model.protection import Protection
 from atoll.model.status import Usage
 
+SOCKET_BUFFERS_SHARE = 8
+"""Socket buffers get this part of the memory limit, on top of it: v1 cannot count them towards the limit itself."""
+
 _COUNTING = ("memory", "pids", "cpuacct")
 """Controllers that count for each command."""
 _LEAVES = (*_COUNTING, "cpu")
@@ -126,6 +129,10 @@ class Sandbox1(Group):
             else:
                 # Swap is not accounted (swapaccount=0): then nothing may be swapped out for this limit.
                 cgroupfs.limit(of["memory"], "memory.swappiness", "0", Protection.CGROUP_MEMORY)
+            if cgroupfs.exists(of["memory"], "memory.kmem.tcp.limit_in_bytes"):
+                # Despite its name all socket buffers, TCP's and UDP's; v1 counts them only once they have a limit.
+                buffers = cgroupfs.whole_pages(self._limits.memory_bytes // SOCKET_BUFFERS_SHARE)
+                cgroupfs.limit(of["memory"], "memory.kmem.tcp.limit_in_bytes", buffers, Protection.CGROUP_MEMORY)
         if Protection.CGROUP_PIDS not in self._without:
             cgroupfs.limit(of["pids"], "pids.max", str(pids_max), Protection.CGROUP_PIDS)
 

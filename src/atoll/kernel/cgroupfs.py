@@ -234,9 +234,10 @@ def make_base(parent: str) -> None:
     """
     try:
         with opened(parent) as above:
-            os.mkdir(BASE_NAME, 0o755, dir_fd=above.fd)
-    except FileExistsError:
-        return
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(BASE_NAME, 0o755, dir_fd=above.fd)
+            if not os.access(BASE_NAME, os.W_OK, dir_fd=above.fd, effective_ids=True):
+                raise PermissionError(errno.EACCES, "it cannot be written")
     except OSError as error:
         raise DriverUnavailableError(
             f"cannot make {parent}/{BASE_NAME}: {error.strerror}",

@@ -19,6 +19,8 @@ MAX_CPUS = 4096
 MAX_INODES = 1 << 30
 MAX_SECONDS = 1e9
 
+_WHOLE = frozenset({"memory_bytes", "pids_max", "disk_bytes", "disk_inodes", "open_files", "output_bytes"})
+
 _SIZE = re.compile(r"\s*(\d{1,18}(?:\.\d{1,6})?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 _DURATION = re.compile(r"\s*(\d{1,12}(?:\.\d{1,9})?)\s*(ms|s|m|h|d)?\s*", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1 << 40}
@@ -109,6 +111,8 @@ def _number(field: str, value: float, low: float, high: float, hint: str) -> Non
     # Callers pass what users wrote: nothing checked the annotations.
     if type(value) not in (int, float):
         raise InvalidSpecError(field, value, "not a number", hint=hint)
+    if field in _WHOLE and type(value) is not int:
+        raise InvalidSpecError(field, value, "not a whole number", hint=hint)
     if not low <= value <= high:
         shown = _size if field.endswith("_bytes") else "{:.10g}".format
         raise InvalidSpecError(field, value, f"not between {shown(low)} and {shown(high)}", hint=hint)
