@@ -71,6 +71,8 @@ class Running:
         self._kill_mark = directory / KILL_MARK
         guest.channel.on_lost = self._lost
         executor.on_broken = lambda problem: self.end(Reason.SANDBOX_GONE, problem)
+        if guest.channel.lost is not None:  # it may have been lost since it said HELLO
+            self._lost(guest.channel.lost)
 
     @property
     def violations(self) -> list[Violation]:

@@ -7,6 +7,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ from atoll.kernel.cgroup import SandboxCgroup
 from atoll.kernel.pidfd import Pidfd, children, start_time
 from atoll.kernel.spawn import Spawned, spawn
 from atoll.kernel.violations import Violations
-from atoll.model.errors import ChannelLostError, ProvisionError
+from atoll.model.errors import ChannelLostError, ProvisionError, TeardownError
 from atoll.model.plan import LaunchPlan
 from atoll.model.protection import Posture, Protection
 from atoll.teardown import journal as undo
@@ -134,17 +135,21 @@ class Guest:
         """Kill PID 1 of the sandbox, which takes every process in it along (pid_namespaces(7)), and collect it."""
         self.channel.close()
         with contextlib.suppress(ProcessLookupError):
-            (self._agent or self._spawned.pidfd).send(9)
-        # bubblewrap's monitor ends by itself once PID 1 of the sandbox has been taken down.
-        await asyncio.to_thread(self._spawned.reap, END_TIMEOUT_S)
-        if self._listener is not None:
-            notify.supervisor().remove(self._listener)
-        if self._root is not None:
-            os.close(self._root)
-            self._root = None
-        if self._agent is not None:
-            self._agent.close()
-        self._cgroup = None
+            (self._agent or self._spawned.pidfd).send(signal.SIGKILL)
+        try:
+            # bubblewrap's monitor ends by itself once PID 1 of the sandbox has been taken down.
+            await asyncio.to_thread(self._spawned.reap, END_TIMEOUT_S)
+        except TimeoutError as error:
+            raise TeardownError(str(error), hint="`atoll reap` tries again") from error
+        finally:
+            if self._listener is not None:
+                notify.supervisor().remove(self._listener)
+            if self._root is not None:
+                os.close(self._root)
+                self._root = None
+            if self._agent is not None:
+                self._agent.close()
+            self._cgroup = None
 
 
 @asynccontextmanager
@@ -165,10 +170,9 @@ async def open_guest(
         raise
     finally:
         launch.close()
-    journal.record(undo.Process(pid=spawned.pid, start_time=start_time(spawned.pid)))
-    channel = Channel(spawned.stdin, spawned.stdout, spawned.stderr)
-    guest = Guest(spawned, channel, resources.cgroup)
+    guest = Guest(spawned, Channel(spawned.stdin, spawned.stdout, spawned.stderr), resources.cgroup)
     try:
+        journal.record(undo.Process(pid=spawned.pid, start_time=start_time(spawned.pid)))
         await guest.boot(driver, plan, resources)
         yield guest
     finally:
@@ -177,8 +181,11 @@ async def open_guest(
 
 async def _abandon(starting: "asyncio.Future[Spawned]") -> None:
     """End what was being started, which cannot be stopped half-way and is not in the journal yet."""
-    spawned = await starting
-    spawned.pidfd.send(9)
+    try:
+        spawned = await starting
+    except OSError:
+        return  # nothing was started
+    spawned.pidfd.send(signal.SIGKILL)
     for fd in (spawned.stdin, spawned.stdout, spawned.stderr):
         os.close(fd)
     await asyncio.to_thread(spawned.reap, END_TIMEOUT_S)

@@ -1,5 +1,6 @@
 """Hosts that cannot sandbox, made out of this one: `atoll` run as somebody else, or with something taken away."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -19,16 +20,16 @@ OUTSIDER = 54321
 """Uid of nobody in particular."""
 
 UNSHARE_IN_FULL_MAP = """
-import subprocess, sys
-child = subprocess.Popen(["unshare", "--user", "--mount", "sh", "-c", 'read go; ' + sys.argv[1], "sh", *sys.argv[2:]],
-                         stdin=subprocess.PIPE)
-import os, time
+import os, subprocess, sys, time
+command = ["unshare", "--user", "--mount", "sh", "-c", 'read go; exec sh -ec "$@"', "sh", *sys.argv[1:]]
+child = subprocess.Popen(command, stdin=subprocess.PIPE)
 while os.readlink(f"/proc/{child.pid}/ns/user") == os.readlink("/proc/self/ns/user"): time.sleep(0.01)
 for name in ("uid_map", "gid_map"): open(f"/proc/{child.pid}/{name}", "w").write("0 0 4294967295")
 child.communicate(b"go\\n")
 sys.exit(child.returncode)
 """
-"""Runs its first argument as a shell script in a user namespace in which all ids are the host's."""
+"""Runs its first argument as a shell script in a user namespace in which all ids are the host's; the second sh is
+executed when uid 0 is mapped, which gives it all capabilities there."""
 
 FORBID_NAMESPACES = """
 import ctypes, os, sys
@@ -104,7 +105,7 @@ def altered(script: str) -> list[str]:
 
 def in_user_namespace(script: str) -> list[str]:
     """A command prefix: what follows runs as root of a child user namespace, after `script`."""
-    return [SYSTEM_PYTHON, "-c", UNSHARE_IN_FULL_MAP, f'{script}; exec "$@" < /dev/null']
+    return [SYSTEM_PYTHON, "-c", UNSHARE_IN_FULL_MAP, f'{script}; exec "$@" < /dev/null', "sh"]
 
 
 def in_container() -> list[str]:
@@ -113,7 +114,24 @@ def in_container() -> list[str]:
 
 
 def container_filter() -> bytes:
-    """unshare, clone with CLONE_NEWUSER, mount: EPERM; clone3: ENOSYS, as in Docker's default profile."""
-    load_number, load_flags = bpf.statement(bpf.LOAD_WORD, 0), bpf.statement(bpf.LOAD_WORD, 16)
-    _ = load_number, load_flags
-    raise NotImplementedError
+    """unshare, mount and clone with CLONE_NEWUSER fail with EPERM, clone3 with ENOSYS, as by Docker's default profile."""
+    unshare, mount, clone, clone3, new_user = 272, 165, 56, 435, 0x1000_0000
+    number, flags = bpf.Instruction(bpf.LOAD, 0), bpf.Instruction(bpf.LOAD, 16)  # offsets in struct seccomp_data
+    return bpf.assemble(
+        [
+            number,
+            bpf.Instruction(bpf.IF_EQUAL, unshare, yes="eperm"),
+            bpf.Instruction(bpf.IF_EQUAL, mount, yes="eperm"),
+            bpf.Instruction(bpf.IF_EQUAL, clone3, yes="enosys"),
+            bpf.Instruction(bpf.IF_EQUAL, clone, no="allow"),
+            flags,
+            bpf.Instruction(bpf.AND, new_user),
+            bpf.Instruction(bpf.IF_EQUAL, 0, yes="allow"),
+            "eperm",
+            bpf.Instruction(bpf.RETURN, 0x0005_0000 + errno.EPERM),
+            "enosys",
+            bpf.Instruction(bpf.RETURN, 0x0005_0000 + errno.ENOSYS),
+            "allow",
+            bpf.Instruction(bpf.RETURN, 0x7FFF_0000),
+        ]
+    )

@@ -69,7 +69,18 @@ WORDS: list[tuple[str, Any, str]] = [
     ("without", 5, "without: not a list of protections, got 5"),
     ("workspace_mode", "rw", "workspace_mode: unknown, got 'rw' .use one of overlay, ro"),
 ]
-PRIVILEGES = ["privileged", "capabilities", "cap_add", "devices", "seccomp", "network", "pid", "mounts", "runtime", "xyz"]
+PRIVILEGES = [
+    "privileged",
+    "capabilities",
+    "cap_add",
+    "devices",
+    "seccomp",
+    "network",
+    "pid",
+    "mounts",
+    "runtime",
+    "xyz",
+]
 COMMANDS: list[tuple[str, Any, str]] = [
     ("cmd", [], "cmd: empty, got .*give a program to run"),
     ("cmd", [""], "cmd: empty"),

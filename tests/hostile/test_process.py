@@ -25,7 +25,6 @@ from atoll.model.errors import (
 )
 from atoll.model.limits import Limits
 from atoll.model.status import Reason
-from atoll.wire import agent as wire
 from tests.hostile.rig import Guest, guest, play, until
 from tests.unit import guest_frames as frames
 
@@ -411,16 +410,14 @@ def test_a_callback_that_fails_ends_its_command(sandbox: MakeSandbox, asynchrono
     play(scenario)
 
 
-def test_signals_go_to_the_group(sandbox: MakeSandbox):
+def test_stdin_is_sent_in_order(sandbox: MakeSandbox):
     async def scenario() -> None:
         async with sandbox() as box:
             process = await box.start()
             box.guest.hear()
-            process.send_signal(15)
             await process.write_stdin(b"in")
             process.close_stdin()
             assert box.guest.hear() == [
-                frames.Frame("SIGNAL", 1, {"signo": 15, "scope": int(wire.Scope.GROUP)}),
                 frames.Frame("DATA", 1, {"fd": 0, "data": b"in"}),
                 frames.Frame("EOF", 1, {"fd": 0}),
             ]

@@ -367,7 +367,7 @@ def test_a_workspace_that_changed_hands_is_refused(tmp_path: Path):
     plan = plan_for(workspace=resolve_workspace(tmp_path, "ro", Path("/nonexistent")))
     os.chown(tmp_path, 4321, 4321)
     before = open_fds()
-    with pytest.raises(ProvisionError, match="owner changed"):
+    with pytest.raises(ProvisionError, match="was replaced"):
         Bubblewrap().launch(plan, Resources(uid_base=BASE, cgroup=None))
     assert open_fds() == before
 

@@ -196,7 +196,7 @@ def test_limits_are_filled_in():
 
 
 def test_plans_are_the_same_for_the_same_request():
-    workspace = Workspace(source="/src", owner=(1, 2))
+    workspace = Workspace(source="/src", owner=(1, 2), identity=(3, 4))
     spec = {"workspace": workspace, "env": {"A": "1"}, "disable": frozenset({Protection.SECCOMP})}
     assert planned(**spec) == planned(**spec)
     assert msgspec.json.encode(planned(**spec))  # printable

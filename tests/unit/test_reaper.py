@@ -212,6 +212,13 @@ def test_after_a_reboot_only_files_are_removed(tmp_path: Path, root: CgroupRoot,
         assert sandbox.agent.populated()
 
 
+def test_cgroups_that_another_boot_had_mounted_elsewhere_do_not_matter(tmp_path: Path) -> None:
+    sandbox_id = new_id()
+    steps = Cgroup([f"/mnt/cgroup/memory/atoll/{sandbox_id}"])
+    forge(tmp_path, dead_header(boot_id=OTHER_BOOT), steps, sandbox_id=sandbox_id)
+    assert outcomes(tmp_path) == ["removed"]
+
+
 def test_an_owner_of_another_boot_is_dead(tmp_path: Path) -> None:
     forge(tmp_path, dead_header(boot_id=OTHER_BOOT, pid=os.getpid(), start_time=start_time(os.getpid())))
     assert outcomes(tmp_path) == ["removed"]

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from atoll.client.portal import HOST_TASK
 from atoll.client.request import DEFAULT_TIMEOUT_S, command, sandbox_spec
 from atoll.client.result import CommandResult
 from atoll.execute.process import OnOutput, Process
@@ -60,7 +61,7 @@ class AsyncSandbox:
             await asyncio.to_thread(reap, state)
             _reaped.add(state)
         ready: asyncio.Future[Running] = asyncio.get_running_loop().create_future()
-        host = asyncio.create_task(_host(spec, state, ready), name="atoll-sandbox")
+        host = asyncio.create_task(_host(spec, state, ready), name=HOST_TASK)
         try:
             running = await asyncio.shield(ready)
         except asyncio.CancelledError:
@@ -168,7 +169,7 @@ class AsyncCommands:
             user: "user" (default) or "root".
             cwd: directory inside; default /workspace with a workspace, else the user's home.
             stdin: all of standard input; without it the command reads an empty one.
-            timeout: seconds, or "2m"; None for no limit. Afterwards everything it started is killed.
+            timeout: seconds, or "2m"; None or 0 for no limit. Afterwards everything it started is killed.
             on_stdout: called with text as it comes.
             on_stderr: called with text as it comes.
             on_stdout_bytes: called with bytes as they come.
@@ -184,7 +185,7 @@ class AsyncCommands:
             StateError, ChannelLostError: the sandbox is gone.
         """
         resolved = command(self._running.plan, cmd, envs=envs, user=user, cwd=cwd, stdin=stdin is not None)
-        seconds = None if timeout is None else parse_duration("timeout", timeout)
+        seconds = (parse_duration("timeout", timeout) or None) if timeout is not None else None
         if self._running.ended.is_set():
             why = ": ".join(self._running.executor.end_reason or ())
             raise StateError(f"sandbox {self._running.id} has ended ({why})", hint="create a new one")

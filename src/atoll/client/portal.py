@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 CLOSE_TIMEOUT_S = 10.0
+HOST_TASK = "atoll-sandbox"
+"""Name of the task that owns a sandbox's life."""
 MAX_CALLBACKS = 256
 """Callbacks of callers that may run, or hang, at once; apart from the threads that kill and clean up."""
 T = TypeVar("T")
@@ -26,6 +28,11 @@ class Portal:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run `coroutine` on the loop and wait; Ctrl-C here cancels it there."""
@@ -59,16 +66,19 @@ class Portal:
     def _close(loop: asyncio.AbstractEventLoop, thread: threading.Thread, pid: int) -> None:
         if pid != os.getpid():
             return
-        asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result(CLOSE_TIMEOUT_S)
+        asyncio.run_coroutine_threadsafe(_end_sandboxes(), loop).result(CLOSE_TIMEOUT_S)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(CLOSE_TIMEOUT_S)
 
 
-async def _cancel_others() -> None:
-    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+async def _end_sandboxes() -> None:
+    """End every sandbox, and only then what else runs: before, it may be the end of one."""
+    for hosts_only in (True, False):
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        ending = [task for task in tasks if task.get_name() == HOST_TASK or not hosts_only]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
 
 
 def off_loop(callback: Callable[[T], Any] | None) -> Callable[[T], Awaitable[None]] | None:

@@ -2,7 +2,7 @@
 
 from atoll.execute.output import Output
 from atoll.execute.process import Process
-from atoll.model.errors import ProcessFailedError
+from atoll.model.errors import InvalidSpecError, ProcessFailedError
 from atoll.model.status import ExitStatus, Reason, Usage
 
 
@@ -72,8 +72,13 @@ class CommandResult:
         """Up to `size` bytes of the whole ``"stdout"`` or ``"stderr"`` from byte `offset`.
 
         Raises:
+            InvalidSpecError: another stream, or a negative range.
             NotFoundError: the log made room for newer ones, or the sandbox has ended.
         """
+        if stream not in self._outputs:
+            raise InvalidSpecError("stream", stream, "unknown", hint="use stdout or stderr")
+        if min(offset, size) < 0:
+            raise InvalidSpecError("range", (offset, size), "negative", hint="count from the start, 0")
         return self._outputs[stream].read(offset, size)
 
     def check(self) -> "CommandResult":

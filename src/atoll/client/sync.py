@@ -123,7 +123,7 @@ class Commands:
             user: "user" (default) or "root".
             cwd: directory inside; default /workspace with a workspace, else the user's home.
             stdin: all of standard input; without it the command reads an empty one.
-            timeout: seconds, or "2m"; None for no limit. Afterwards everything it started is killed.
+            timeout: seconds, or "2m"; None or 0 for no limit. Afterwards everything it started is killed.
             on_stdout: called with text as it comes.
             on_stderr: called with text as it comes.
             on_stdout_bytes: called with bytes as they come.

@@ -28,22 +28,25 @@ class LogStore:
         self._quota = quota_bytes
         self._used = 0
         self._ended: deque[Output] = deque()
-        self._fds: list[int] = []
+        self._made = 0
+        self._open: set[int] = set()
         self.closed = False
 
-    def create(self) -> int:
-        """A fresh, empty log file; returns its fd."""
-        path = self._directory / f"{len(self._fds) + 1}.log"
+    def create(self) -> tuple[Path, int]:
+        """A fresh, empty log file; open until it has `ended`, or a host with many long logs had no fd left."""
+        self._made += 1
+        path = self._directory / f"{self._made}.log"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND
-        self._fds.append(os.open(path, flags, 0o600))
-        return self._fds[-1]
+        fd = os.open(path, flags, 0o600)
+        self._open.add(fd)
+        return path, fd
 
     def close(self) -> None:
         """Close every log file; what was spilled can no longer be read."""
         self.closed = True
-        for fd in self._fds:
+        for fd in self._open:
             os.close(fd)
-        self._fds.clear()
+        self._open.clear()
 
     def reserve(self, count: int) -> bool:
         """Take `count` bytes of the quota, dropping the oldest ended logs for it; False when they do not fit."""
@@ -55,7 +58,10 @@ class LogStore:
         return True
 
     def ended(self, output: "Output") -> None:
-        """From now on `output` may be dropped to make room."""
+        """From now on `output` gets no more and may be dropped to make room."""
+        if output.fd in self._open:
+            self._open.remove(output.fd)
+            os.close(output.fd)
         if output.spilled:
             self._ended.append(output)
 
@@ -67,7 +73,9 @@ class Output:
         self._store = store
         self._head = bytearray()
         self._tail = bytearray()
-        self._fd: int | None = None
+        self._log: Path | None = None
+        self.fd = -1
+        """Of its log while the command runs; owned by the store."""
         self._forgotten = False
         self.total = 0
         """Bytes written by the command so far."""
@@ -77,7 +85,7 @@ class Output:
     @property
     def spilled(self) -> bool:
         """Whether a log file holds (or held) the whole."""
-        return self._fd is not None
+        return self._log is not None
 
     @property
     def dropped(self) -> int:
@@ -88,22 +96,22 @@ class Output:
         """Add what the command wrote; False when the log quota is exhausted (the bytes are then dropped)."""
         if self._store.closed:
             return True  # the sandbox is being ended, and the number of a closed log may be another file's by now
-        if self._fd is None:
+        if self._log is None:
             if self.total + len(data) <= KEEP:
                 self._head += data
                 self.total += len(data)
                 return True
             if not self._store.reserve(self.total + len(data)):
                 return False
-            self._fd = self._store.create()
-            _write_all(self._fd, self._head)
+            self._log, self.fd = self._store.create()
+            _write_all(self.fd, self._head)
             half = KEEP // 2
             rest = bytes(self._head[half:])
             del self._head[half:]
             self._keep_tail(rest)
         elif not self._store.reserve(len(data)):
             return False
-        _write_all(self._fd, data)
+        _write_all(self.fd, data)
         self.total += len(data)
         missing = KEEP // 2 - len(self._head)
         if missing > 0:
@@ -127,18 +135,22 @@ class Output:
         Raises:
             NotFoundError: the log was dropped to make room for newer ones, or the sandbox has ended.
         """
-        if self._fd is None:
+        if self._log is None:
             return bytes(self._head[offset : offset + size])
         if self._forgotten or self._store.closed:
             raise NotFoundError("the log is gone", hint="read it before newer logs need its room or the sandbox ends")
-        return os.pread(self._fd, size, offset)
+        fd = os.open(self._log, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            return os.pread(fd, size, offset)
+        finally:
+            os.close(fd)
 
     def forget(self) -> int:
         """Free the log file; returns the bytes freed."""
-        if self._fd is None or self._forgotten:
+        if self._log is None or self._forgotten:
             return 0
         self._forgotten = True
-        os.ftruncate(self._fd, 0)
+        self._log.unlink()
         return self.total
 
 

@@ -218,10 +218,6 @@ class Process:
         """End stdin."""
         self._stream.close_stdin()
 
-    def send_signal(self, number: int) -> None:
-        """Signal the command's process group."""
-        self._stream.signal(number, wire.Scope.GROUP)
-
     async def kill(self, reason: Reason = Reason.KILLED, detail: str = "") -> None:
         """End the command and everything it started, also what it daemonised; returns when it is over."""
         self._end(reason, detail)

@@ -326,8 +326,8 @@ def _filter_fd() -> int:
 def _check_same(fd: int, workspace: Workspace) -> None:
     """The directory opened is the one that was checked, not something swapped in since."""
     found = os.fstat(fd)
-    if (found.st_uid, found.st_gid) != workspace.owner:
-        raise ProvisionError(f"workspace {workspace.source}: its owner changed while the sandbox was being made")
+    if (found.st_uid, found.st_gid) != workspace.owner or (found.st_dev, found.st_ino) != workspace.identity:
+        raise ProvisionError(f"workspace {workspace.source}: it was replaced while the sandbox was being made")
 
 
 def _meminfo(memory_bytes: int) -> str:

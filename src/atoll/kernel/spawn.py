@@ -25,6 +25,11 @@ class _Spawner:
         self._lock = threading.Lock()
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._pid = 0
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
 
     def submit(self, argv: Sequence[str | bytes], options: dict[str, object]) -> "Future[subprocess.Popen[bytes]]":
         with self._lock:

@@ -55,11 +55,23 @@ def env_items(variables: dict[str, str]) -> tuple[bytes, ...]:
         name = to_bytes("env key", key)
         if not name or b"=" in name:
             raise InvalidSpecError("env key", key, "empty or holds '='", hint="rename the variable")
-        item = name + b"=" + to_bytes(f"env {key}", value)
-        if len(item) > MAX_STRING:
-            raise InvalidSpecError(f"env {key}", value, f"longer than {MAX_STRING} bytes", hint="pass it as a file")
+        try:
+            item = to_bytes(f"env {key}", name + b"=" + to_bytes(f"env {key}", value))
+        except InvalidSpecError as error:
+            # The value may be a secret: it is named by its key and never shown.
+            raise InvalidSpecError(error.field, _Hidden(value), error.problem, hint=error.hint) from None
         items.append(item)
     return tuple(items)
+
+
+class _Hidden:
+    """Stands for a value in an error message."""
+
+    def __init__(self, value: object) -> None:
+        self._kind = type(value).__name__
+
+    def __repr__(self) -> str:
+        return f"a hidden {self._kind}"
 
 
 def check_total(command: Command) -> None:

@@ -47,6 +47,7 @@ class InvalidSpecError(AtollError, ValueError):
             shown = shown[:MAX_SHOWN_VALUE] + "..."
         super().__init__(f"{field}: {problem}, got {shown}", hint=hint, field=field, value=shown)
         self.field = field
+        self.problem = problem
 
 
 MAX_SHOWN_VALUE = 80

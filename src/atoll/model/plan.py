@@ -30,7 +30,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """True without root on the host: one user, no uid range."""
 
 
-class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
+class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the caller asked for; nothing in it can ask for a privilege."""
 
     level: Level = "process"

@@ -55,7 +55,7 @@ class Rootfs(msgspec.Struct, frozen=True, kw_only=True):
     trees: tuple[Tree, ...]
 
 
-class Template(msgspec.Struct, frozen=True, kw_only=True):
+class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A prepared environment from which sandboxes are made."""
 
     name: str
@@ -73,7 +73,7 @@ WORKSPACE_MODES: tuple[WorkspaceMode, ...] = ("overlay", "ro")
 WORKSPACE_TARGET = "/workspace"
 
 
-class Workspace(msgspec.Struct, frozen=True, kw_only=True):
+class Workspace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The one host directory a sandbox sees.
 
     Modes: ``overlay`` lets the guest change its own copy-on-write view, the host tree stays as it is;
@@ -84,5 +84,7 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True):
     """Absolute, symlinks resolved."""
     owner: tuple[int, int]
     """Host uid and gid of the directory; they appear as the sandbox's default user."""
+    identity: tuple[int, int]
+    """Device and inode of the directory that was checked; the launch opens no other."""
     mode: WorkspaceMode = "overlay"
     target: str = WORKSPACE_TARGET

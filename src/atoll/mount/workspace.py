@@ -42,7 +42,8 @@ def resolve_workspace(source: str | os.PathLike[str], mode: str, forbidden: Path
         raise InvalidSpecError(
             "workspace", text, "contains the whole host or Atoll's own state", hint="give the project's own directory"
         )
-    return Workspace(source=real, owner=(found.st_uid, found.st_gid), mode=checked)
+    owner, identity = (found.st_uid, found.st_gid), (found.st_dev, found.st_ino)
+    return Workspace(source=real, owner=owner, identity=identity, mode=checked)
 
 
 def check_mode(mode: str) -> WorkspaceMode:

@@ -128,7 +128,7 @@ def _reap_one(sandboxes: int, name: str) -> bool:
         dead = age > NEWBORN_S if header is None else not _lives(header)
         if not dead or not os.fstat(lock.fd).st_nlink:
             return False
-        undo(name, steps, sandboxes, same_boot=header is not None and header.boot_id == boot_id())
+        undo(name, steps, sandboxes, same_boot=_of_this_boot(header))
     finally:
         lock.close()
     return True
@@ -140,7 +140,8 @@ def _trusted(fd: int, name: str) -> tuple[Header | None, list[Step]]:
     header, steps = decode(_read_all(fd))
     if header is not None and header.uid != os.geteuid():
         raise StateError(f"the journal is of uid {header.uid}")
-    check(name, steps)
+    if _of_this_boot(header):
+        check(name, steps)  # in another boot other cgroups may have been mounted, and none of them is touched
     return header, steps
 
 
@@ -153,8 +154,12 @@ def _check_private(found: os.stat_result, kind: int) -> os.stat_result:
     return found
 
 
+def _of_this_boot(header: Header | None) -> bool:
+    return header is not None and header.boot_id == boot_id()
+
+
 def _lives(header: Header) -> bool:
-    return header.boot_id == boot_id() and is_alive(header.pid, header.start_time)
+    return _of_this_boot(header) and is_alive(header.pid, header.start_time)
 
 
 def _read(directory: int, path: str) -> bytes:
