@@ -68,7 +68,7 @@ def expected(**changes: object) -> dict[str, Any]:
         "oom_score_adj": 500,
         "environ": COMMAND_ENVIRON,
         "fds": ["/dev/null", "/dev/null", "/dev/null"],
-        "limits": {"open files": "1024", "core": "0"},
+        "limits": {"open files": "1024", "core": "1"},
         "session of its own": False,
     } | changes
 

@@ -44,6 +44,7 @@ class Rule(NamedTuple):
     name: str
     number: int
     errno: int
+    """0: nothing happens, and the caller is told that it did."""
     reason: str
     checks: tuple[Check, ...] = ()
     quiet: bool = False
@@ -78,6 +79,9 @@ TERMINAL_IOCTLS = {"TIOCSTI": 0x5412, "TIOCLINUX": 0x541C, "TIOCSETD": 0x5423}
 # PER_LINUX32, UNAME26, ADDR_NO_RANDOMIZE: `setarch`, dpkg and sanitizers; 0xffffffff only asks.
 _PERSONALITY_ALLOWED = 0x0000_0008 | 0x0002_0000 | 0x0004_0000
 
+RLIMIT_CORE = 4
+
+_CORE = "the agent's core limit of 1 keeps a crash from the host's dump program (core(5)); with 0 it would run"
 _NESTED = "a namespace of its own gives a guest capabilities over kernel code that ordinary users never reach"
 _MOUNTS = "changes or walks the mount table; a remount of a read-only bind was an escape"
 _INET = "only TCP, UDP and ping sockets: other protocols load and reach rarely used kernel modules"
@@ -100,6 +104,10 @@ _BY_ARGUMENT = [
          (Check(0, (0,), inside=False), Check(2, (0,), inside=False))),
     Rule("prlimit64", 302, EPERM, "changes the limits of another process, the agent included",
          (Check(0, (0,), inside=False), Check(2, (0,), inside=False, high=True))),
+    # Quietly nothing, with success: programs that switch core dumps off (gpg, ssh-agent) end when they cannot.
+    Rule("setrlimit", 160, 0, _CORE, (Check(0, (RLIMIT_CORE,)),), quiet=True),
+    *[Rule("prlimit64", 302, 0, _CORE,
+           (Check(1, (RLIMIT_CORE,)), Check(2, (0,), inside=False, high=high)), quiet=True) for high in (False, True)],
     # vsock(7) has no namespace: it reaches the hypervisor from any sandbox. The others autoload modules and are reached
     # by no ordinary program (AF_ALG, AF_KEY, AF_TIPC, AF_RDS, AF_BLUETOOTH, ...); AF_PACKET also needs CAP_NET_RAW.
     Rule("socket", 41, EAFNOSUPPORT, "socket families other than UNIX, INET, INET6 and NETLINK",
@@ -156,6 +164,8 @@ _ENTIRELY = [
     # Resources that are counted for the whole host, so that one guest could take them from all.
     *_deny(ENOSYS, "fs.aio-max-nr is one counter for the whole host; a single call can use it up", io_setup=206),
     *_deny(ENOSYS, "splits the host's direct map, which slows the whole host; not reclaimable", memfd_secret=447),
+    # Nothing a guest can write outlives it, so there is nothing to flush but the host's own data; with success.
+    *_deny(0, "flushes the host's file systems, again and again if it likes", quiet=True, sync=162, syncfs=306),
     # Leftovers that some kernels still carry and no living program needs.
     *_deny(ENOSYS, "16-bit segments; a rich source of kernel bugs", modify_ldt=154),
     *_deny(ENOSYS, "obsolete", uselib=134, ustat=136, sysfs=139, _sysctl=156, create_module=174, get_kernel_syms=177,
