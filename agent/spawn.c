@@ -23,11 +23,12 @@ void spawn_open(void) {
     /* 1024 streams need 3 fds each; commands get the old limit back. */
     struct rlimit raised = {nofile.rlim_max, nofile.rlim_max};
     setrlimit(RLIMIT_NOFILE, &raised);
-    /* Inherited by all commands. core(5): a program in core_pattern, root of the host, is started even at limit 0; 1 is the
-       value by which the kernel's own such programs avoid dumping themselves, and too small for a file. */
+    /* Inherited by all commands. core(5): 1 is too small for a file and, unlike 0, keeps the host's dump program away. */
     struct rlimit none = {1, 1};
-    if (setrlimit(RLIMIT_CORE, &none) != 0)
-        none.rlim_cur = none.rlim_max = 0, setrlimit(RLIMIT_CORE, &none);
+    if (setrlimit(RLIMIT_CORE, &none) != 0) {
+        none.rlim_cur = none.rlim_max = 0; /* never refused */
+        setrlimit(RLIMIT_CORE, &none);
+    }
     scratch = lazy_map(SCRATCH, true);
 }
 

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 enum { CPUS_MAX = 8192, CPU_WORD = 8 * sizeof(unsigned long) };
@@ -90,6 +91,10 @@ void reset_process(void)
 		fail_at("signal mask", NULL, errno);
 	if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL) < 0 && errno != ENOSYS)
 		fail_at("session keyring", NULL, errno);
+	/* core(5): a program in core_pattern is started as root of the host for every crash, whatever the limit, except at 1.
+	 * Set here, where the hard limit may still be raised to that; the filter keeps guests from changing it. */
+	struct rlimit core = {1, 1};
+	setrlimit(RLIMIT_CORE, &core);
 	umask(0);
 }
 

@@ -71,7 +71,7 @@ def test_what_a_command_starts_with(rig: Rig) -> None:
     assert (status["SigBlk"], status["SigIgn"], status["Umask"]) == ("0" * 16, "0" * 16, "0022")
     assert (status["NoNewPrivs"], status["CapInh"], status["CapAmb"]) == ("1", "0" * 16, "0" * 16)
     assert (process / "oom_score_adj").read_text() == "500\n"
-    assert "Max core file size        0                    0 " in (process / "limits").read_text()
+    assert "Max core file size        1                    1 " in (process / "limits").read_text()
 
 
 def test_the_agent_itself_stays_a_bad_oom_victim(rig: Rig) -> None:

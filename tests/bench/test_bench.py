@@ -21,7 +21,7 @@ FLOORS = {
 WITHOUT_FLOOR = {"teardown", "exec through bash -l", "idle sandbox, private memory", "create and destroy"}
 
 
-def test_every_figure_is_there_with_its_floor(level: str):
+def test_every_figure_is_there_with_its_floor(level: str) -> None:
     command = [sys.executable, "-m", "bench", "--quick", "--json"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert run.returncode == 0, run.stderr

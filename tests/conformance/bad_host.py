@@ -114,7 +114,7 @@ def in_container() -> list[str]:
 
 
 def container_filter() -> bytes:
-    """unshare, mount and clone with CLONE_NEWUSER fail with EPERM, clone3 with ENOSYS, as by Docker's default profile."""
+    """As Docker's default profile: unshare, mount and clone with CLONE_NEWUSER fail with EPERM, clone3 with ENOSYS."""
     unshare, mount, clone, clone3, new_user = 272, 165, 56, 435, 0x1000_0000
     number, flags = bpf.Instruction(bpf.LOAD, 0), bpf.Instruction(bpf.LOAD, 16)  # offsets in struct seccomp_data
     return bpf.assemble(

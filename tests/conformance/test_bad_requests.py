@@ -133,7 +133,7 @@ def test_unknown_words_are_refused(level: str, option: str, value: object, probl
 
 @pytest.mark.parametrize("name", ["ubuntu", "", "../host", "host\0"])
 def test_an_unknown_template_is_refused(level: str, name: str) -> None:
-    with pytest.raises(NotFoundError, match="template: no such template, got .*the only template is `host`"):
+    with pytest.raises(NotFoundError, match=r"template: no such template, got .*the only template is `host`"):
         Sandbox.create(level=level, template=name)
 
 
@@ -143,7 +143,7 @@ def test_no_option_asks_for_a_privilege(level: str, option: str) -> None:
 
 
 def test_a_level_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(InvalidSpecError, match="level: unknown, got 'docker' .use one of process, gvisor"):
+    with pytest.raises(InvalidSpecError, match=r"level: unknown, got 'docker' .use one of process, gvisor"):
         Sandbox.create(level="docker")
 
 
@@ -168,7 +168,9 @@ def test_a_level_without_a_driver_is_not_replaced_by_another() -> None:
         (5, "workspace: not a path, got 5"),
     ],
 )
-def test_impossible_workspaces_are_refused(level: str, tmp_path: Path, state: Path, path: Any, problem: str) -> None:
+def test_impossible_workspaces_are_refused(
+    level: str, tmp_path: Path, state: Path, path: str | int, problem: str
+) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "to-root").symlink_to("/")

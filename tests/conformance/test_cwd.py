@@ -76,7 +76,7 @@ def test_s10_a_symbolic_link_to_a_directory_is_followed(sandbox: Sandbox) -> Non
 )
 def test_s10_what_cannot_be_entered_is_a_typed_error(sandbox: Sandbox, cwd: str, problem: str) -> None:
     sandbox.commands.run("ln -s loop /tmp/loop; ln -s nowhere /tmp/dangling")
-    with pytest.raises(InvalidSpecError, match=f"^cwd: cannot be entered .{problem}") as caught:
+    with pytest.raises(InvalidSpecError, match=rf"^cwd: cannot be entered .{problem}") as caught:
         sandbox.commands.run(["true"], cwd=cwd)
     assert caught.value.field == "cwd"
     assert "create it first" in caught.value.hint
@@ -89,7 +89,7 @@ def test_s10_a_directory_the_user_may_not_enter_is_a_typed_error(sandbox: Sandbo
         "mkdir -m 700 /tmp/closed; mkdir -m 711 /tmp/searchable; mkdir -m 744 /tmp/listable", user="root"
     )
     for cwd in ("/root", "/tmp/closed", "/tmp/listable"):
-        with pytest.raises(InvalidSpecError, match="^cwd: cannot be entered .Permission denied"):
+        with pytest.raises(InvalidSpecError, match=r"^cwd: cannot be entered .Permission denied"):
             sandbox.commands.run(["true"], cwd=cwd)
         assert sandbox.commands.run(["true"], cwd=cwd, user="root").exit_code == 0
     assert where(sandbox, "/tmp/searchable") == "/tmp/searchable"
@@ -102,13 +102,13 @@ def test_s10_an_unwritable_directory_can_be_worked_in(sandbox: Sandbox) -> None:
 
 
 def test_s10_a_nul_is_a_typed_error(sandbox: Sandbox) -> None:
-    with pytest.raises(InvalidSpecError, match="^cwd: holds a NUL byte") as caught:
+    with pytest.raises(InvalidSpecError, match=r"^cwd: holds a NUL byte") as caught:
         sandbox.commands.run("pwd", cwd="/tmp\0/x")
     assert caught.value.field == "cwd"
 
 
 def test_s10_a_cwd_that_is_no_string_is_a_typed_error(sandbox: Sandbox) -> None:
-    with pytest.raises(InvalidSpecError, match="^cwd: not a string, got 5"):
+    with pytest.raises(InvalidSpecError, match=r"^cwd: not a string, got 5"):
         sandbox.commands.run("pwd", cwd=5)  # type: ignore[arg-type]
 
 

@@ -77,7 +77,7 @@ def test_programs_are_found_on_the_commands_own_path(sandbox: Sandbox) -> None:
 
 
 def test_check_raises_with_the_status_and_the_end_of_stderr(sandbox: Sandbox) -> None:
-    with pytest.raises(ProcessFailedError, match="exit code 3.*the cause") as caught:
+    with pytest.raises(ProcessFailedError, match=r"exit code 3.*the cause") as caught:
         sandbox.commands.run("echo the cause >&2; exit 3", check=True)
     assert caught.value.details["status"].code == 3
     assert sandbox.commands.run("true", check=True).exit_code == 0

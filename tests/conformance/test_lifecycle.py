@@ -93,7 +93,7 @@ def test_use_after_the_end_is_a_typed_error(make: Make) -> None:
     sandbox = make()
     sandbox.kill()
     for _ in range(2):
-        with pytest.raises(StateError, match=f"sandbox {sandbox.sandbox_id} has ended.*create a new one"):
+        with pytest.raises(StateError, match=rf"sandbox {sandbox.sandbox_id} has ended.*create a new one"):
             sandbox.commands.run("true")
     assert sandbox.plan.level
     assert sandbox.posture.protections
@@ -102,10 +102,17 @@ def test_use_after_the_end_is_a_typed_error(make: Make) -> None:
 
 def test_leaving_the_block_destroys_it_also_by_an_exception(level: str) -> None:
     before = Footprint()
-    with pytest.raises(ZeroDivisionError), Sandbox.create(level=level) as sandbox:
-        sandbox.commands.run("sleep 300 &")
-        _ = 1 / 0
-    assert not sandbox.is_running()
+    kept: list[Sandbox] = []
+
+    def mistake() -> None:
+        with Sandbox.create(level=level) as sandbox:
+            kept.append(sandbox)
+            sandbox.commands.run("sleep 300 &")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        mistake()
+    assert not kept[0].is_running()
     assert before.growth() == []
 
 
@@ -117,7 +124,7 @@ def test_wall_time_ends_the_sandbox_and_its_commands(level: str) -> None:
     assert 1.5 <= time.monotonic() - began < 3.5
     assert (result.reason, result.exit_code, result.stdout) == ("timeout", 137, "up\n")
     assert result.detail == "sandbox wall time of 1.5 s"
-    with pytest.raises(StateError, match="has ended.*timeout"):
+    with pytest.raises(StateError, match=r"has ended.*timeout"):
         sandbox.commands.run("true")
     assert before.growth() == []
     assert sandbox.kill() is False
@@ -129,7 +136,7 @@ def test_idle_time_ends_a_sandbox_that_nobody_uses(level: str) -> None:
     sandbox.commands.run("sleep 300 >/dev/null 2>&1 &")
     time.sleep(2)
     assert not sandbox.is_running()
-    with pytest.raises(StateError, match="has ended.*idle_timeout"):
+    with pytest.raises(StateError, match=r"has ended.*idle_timeout"):
         sandbox.commands.run("true")
     assert before.growth() == []
 
@@ -186,7 +193,7 @@ ODD_NAMES = [
 @pytest.mark.parametrize("name", ODD_NAMES)
 def test_s11_an_impossible_name_is_a_typed_error(level: str, name: str) -> None:
     before = Footprint()
-    with pytest.raises(InvalidSpecError, match="^name: not a host name, got.*use up to 63 of a-z") as caught:
+    with pytest.raises(InvalidSpecError, match=r"^name: not a host name, got.*use up to 63 of a-z") as caught:
         Sandbox.create(level=level, name=name)
     assert caught.value.field == "name"
     assert before.growth() == []

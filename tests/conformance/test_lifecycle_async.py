@@ -16,13 +16,19 @@ pytestmark = pytest.mark.anyio
 
 async def test_leaving_the_block_destroys_it_also_by_an_exception(level: str) -> None:
     before = Footprint()
-    with pytest.raises(ZeroDivisionError):
+    kept: list[AsyncSandbox] = []
+
+    async def mistake() -> None:
         async with await AsyncSandbox.create(level=level) as sandbox:
+            kept.append(sandbox)
             await sandbox.commands.run("sleep 300 &")
-            _ = 1 / 0
-    assert await sandbox.is_running() is False
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await mistake()
+    assert await kept[0].is_running() is False
     with pytest.raises(StateError):
-        await sandbox.commands.run("true")
+        await kept[0].commands.run("true")
     assert before.growth() == []
 
 

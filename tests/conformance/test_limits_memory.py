@@ -80,6 +80,7 @@ def test_a_leftover_that_runs_out_of_memory_later_hurts_no_other_command(make: M
     assert_alive(sandbox)
 
 
+@pytest.mark.slow_in_vm
 def test_what_fits_is_not_touched(make: Make) -> None:
     sandbox = make(memory="64M")
     result = sandbox.commands.run(["python3", "-c", "x = bytearray(30 << 20); print(len(x))"])

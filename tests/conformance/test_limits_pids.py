@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from atoll import Sandbox
 from atoll.model.errors import LimitExceededError
 from tests.conformance.test_limits_memory import assert_alive
 from tests.sandboxes import Make
@@ -50,6 +51,7 @@ def test_threads_count_as_processes(make: Make) -> None:
     assert (result.exit_code, result.reason) == (1, "pids_limit")
 
 
+@pytest.mark.slow_in_vm
 def test_a_command_that_copes_with_the_limit_has_simply_exited(make: Make) -> None:
     sandbox = make(pids=24)
     result = sandbox.commands.run(["python3", "-c", FORK_TOO_MANY.replace("SystemExit(4)", "SystemExit(0)")])
@@ -87,18 +89,24 @@ def test_c10_c_a_storm_that_was_left_behind_does_not_keep_the_next_command_from_
     assert sandbox.commands.run("pgrep -c python3").stdout == "0\n"
 
 
+def leave_storms(sandbox: Sandbox) -> None:
+    for _ in range(8):
+        sandbox.commands.run(["sh", "-c", LEAVE_STORM, STORM])
+        time.sleep(0.3)  # for the storm to take what the command itself has left
+
+
+@pytest.mark.slow_in_vm
 def test_storms_in_every_corner_give_a_typed_error_and_no_hang(make: Make) -> None:
     sandbox = make(memory="64M", pids=32)
     began = time.monotonic()
     with pytest.raises(LimitExceededError, match="no process left of the limit of 32"):
-        for _ in range(8):
-            sandbox.commands.run(["sh", "-c", LEAVE_STORM, STORM])
-            time.sleep(0.3)  # for the storm to take what the command itself has left
+        leave_storms(sandbox)
     assert time.monotonic() - began < 20
     assert sandbox.is_running()
     assert sandbox.kill()
 
 
+@pytest.mark.slow_in_vm
 def test_a_storm_at_its_limit_leaves_the_neighbour_all_its_processes(make: Make) -> None:
     stormy, calm = make(memory="64M", pids=32), make(memory="64M", pids=32)
     stormy.commands.run(["sh", "-c", LEAVE_STORM, STORM])

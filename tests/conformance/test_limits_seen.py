@@ -21,7 +21,7 @@ CGROUP_FILES = {
 ASK_PYTHON = "import os; print(os.cpu_count(), len(os.sched_getaffinity(0)), os.sysconf('SC_NPROCESSORS_CONF'))"
 
 
-@pytest.mark.parametrize("cpus", [0.5, 1, 1.5, 2, 64])
+@pytest.mark.parametrize("cpus", [0.5, 1.5, *(pytest.param(n, marks=pytest.mark.slow_in_vm) for n in (1, 2, 64))])
 def test_programs_see_as_many_processors_as_they_may_use(make: Make, cpus: float) -> None:
     wanted = min(math.ceil(cpus), len(os.sched_getaffinity(0)))
     sandbox = make(cpus=cpus)

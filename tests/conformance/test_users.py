@@ -30,14 +30,14 @@ def test_the_default_user_can_be_chosen_for_the_sandbox(make: Make) -> None:
 
 def test_s10_an_unknown_user_is_a_typed_error(sandbox: Sandbox) -> None:
     for name in ("nobody", "1000", "root ", "ROOT", "../root", "user\0"):
-        with pytest.raises(InvalidSpecError, match="user: no such user.*template has root, user") as caught:
+        with pytest.raises(InvalidSpecError, match=r"user: no such user.*template has root, user") as caught:
             sandbox.commands.run("id", user=name)
         assert caught.value.field == "user"
     assert sandbox.commands.run("echo alive").stdout == "alive\n"
 
 
 def test_s10_an_unknown_default_user_is_a_typed_error(make: Make) -> None:
-    with pytest.raises(InvalidSpecError, match="user: no such user.*template has root, user"):
+    with pytest.raises(InvalidSpecError, match=r"user: no such user.*template has root, user"):
         make(user="admin")
 
 
@@ -56,7 +56,8 @@ def test_ordinary_permissions_hold_between_the_two(sandbox: Sandbox) -> None:
 def test_root_can_do_what_package_managers_do(sandbox: Sandbox) -> None:
     script = (
         "install -o user -g user -m 750 -d /opt/app && chown 33:33 /opt && mknod /tmp/pipe p"
-        " && setpriv --reuid user --regid user --clear-groups id -u && install -o 1234 -g 4321 /etc/passwd /var/lib/copy && chmod 4755 /var/lib/copy"
+        " && setpriv --reuid user --regid user --clear-groups id -u"
+        " && install -o 1234 -g 4321 /etc/passwd /var/lib/copy && chmod 4755 /var/lib/copy"
         " && stat -c %u:%g:%a /opt/app /opt /var/lib/copy"
     )
     result = sandbox.commands.run(script, user="root")

@@ -12,7 +12,7 @@ SECONDS = 300
 
 
 @pytest.mark.timeout(SECONDS + 20)
-def test_the_demo_ends_with_its_table(level: str):
+def test_the_demo_ends_with_its_table(level: str) -> None:
     plot = ROOT / "build/demo/plot.png"
     plot.unlink(missing_ok=True)
     demo = subprocess.run(

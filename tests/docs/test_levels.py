@@ -47,11 +47,11 @@ def python(sandbox: Sandbox, script: str, *args: str) -> str:
     return sandbox.commands.run(["/usr/bin/python3", "-c", script, *args]).check().stdout
 
 
-def test_every_reason_is_explained():
+def test_every_reason_is_explained() -> None:
     assert [reason for reason in Reason if str(reason) not in PAGE] == []
 
 
-def test_the_defaults_are_those_of_the_code():
+def test_the_defaults_are_those_of_the_code() -> None:
     shown = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", PAGE, re.MULTILINE))
     limits = Limits()
     assert shown["cpus"] == f"{limits.cpus:g}"
@@ -65,33 +65,33 @@ def test_the_defaults_are_those_of_the_code():
     ("name", "words", "wanted"),
     [("io_setup", "206 1 0", "ENOSYS"), ("memfd_secret", "447 0", "ENOSYS"), ("chroot", "161 0", "EPERM")],
 )
-def test_refused_calls(make: Make, name: str, words: str, wanted: str):
+def test_refused_calls(make: Make, name: str, words: str, wanted: str) -> None:
     sandbox = make()
     assert python(sandbox, CALL, *words.split()).strip() == wanted
     assert [violation.detail for violation in sandbox.violations] == [name]
 
 
-def test_one_seccomp_listener_is_the_most(make: Make):
+def test_one_seccomp_listener_is_the_most(make: Make) -> None:
     assert python(make(), LISTENER).splitlines() == ["-1 EBUSY", "0 EBUSY"]  # errno stands where the call succeeds
 
 
-def test_meminfo_shows_the_limit_and_sysinfo_the_host(make: Make):
+def test_meminfo_shows_the_limit_and_sysinfo_the_host(make: Make) -> None:
     sandbox = make(memory="64M")
     pages, meminfo = python(sandbox, SIZES).split("\n", 1)
     assert int(pages) > 64 << 20
     assert re.findall(r"^(?:MemTotal|MemAvailable): +(\d+) kB", meminfo, re.MULTILINE) == ["65536", "65536"]
 
 
-def test_sys_holds_cgroups_and_cpus_only(make: Make):
+def test_sys_holds_cgroups_and_cpus_only(make: Make) -> None:
     found = make().commands.run("find /sys -name cgroup -prune -o -type f -print -o -type l -print").check().stdout
     assert sorted(found.split()) == [f"/sys/devices/system/cpu/{name}" for name in ("online", "possible", "present")]
 
 
-def test_loopback_works_and_leads_nowhere(make: Make):
+def test_loopback_works_and_leads_nowhere(make: Make) -> None:
     assert python(make(), LOOPBACK) == "Network is unreachable\n"
 
 
-def test_leak_sanitizer_has_to_be_switched_off(make: Make):
+def test_leak_sanitizer_has_to_be_switched_off(make: Make) -> None:
     sandbox = make()
     source = 'printf "int main(void){return 0;}" > a.c && gcc -fsanitize=address -o a a.c'
     if sandbox.commands.run(source).exit_code:
@@ -100,6 +100,6 @@ def test_leak_sanitizer_has_to_be_switched_off(make: Make):
     assert sandbox.commands.run("ASAN_OPTIONS=detect_leaks=0 ./a").exit_code == 0
 
 
-def test_root_changes_users_by_setpriv(make: Make):
+def test_root_changes_users_by_setpriv(make: Make) -> None:
     command = "setpriv --reuid 1000 --regid 1000 --clear-groups id -un"
     assert make().commands.run(command, user="root").check().stdout == "user\n"

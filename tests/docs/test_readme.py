@@ -29,26 +29,26 @@ def project(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_python_example(level: str, run: Run, project: Path):
+def test_the_python_example(level: str, run: Run, project: Path) -> None:
     done = run(sys.executable, "-c", block("python"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("['.env', 'analyse.py', 'data.csv'] ['data.csv']\n 0 exited Usage(cpu_s=")
     assert not (project / "written").exists()
 
 
-def test_the_shell_example(level: str, run: Run, project: Path):
+def test_the_shell_example(level: str, run: Run, project: Path) -> None:
     done = run("/bin/sh", "-c", block("sh"))
     assert (done.returncode, done.stdout) == (0, "['.env', 'analyse.py', 'data.csv'] []\n"), done.stderr
     assert not (project / "written").exists()
 
 
-def test_the_synopsis_names_every_command(run: Run):
+def test_the_synopsis_names_every_command(run: Run) -> None:
     shown = set(re.findall(r"\batoll ([a-z]+)", block("text")))
     commands = run("atoll", "--help").stdout.partition("Commands:")[2]
     assert shown == set(re.findall(r"^  (\w+)", commands, re.MULTILINE))
 
 
-def test_every_option_of_the_synopsis_exists(run: Run):
+def test_every_option_of_the_synopsis_exists(run: Run) -> None:
     known = set(re.findall(r"--[a-z-]+", run("atoll", "run", "--help").stdout))
     shown = set(re.findall(r"--[a-z-]+", block("text")))
     assert shown
@@ -69,6 +69,6 @@ def test_every_option_of_the_synopsis_exists(run: Run):
         ("--no-such-option", "true", 2),
     ],
 )
-def test_exit_codes(level: str, run: Run, options: str, command: str, code: int):
+def test_exit_codes(level: str, run: Run, options: str, command: str, code: int) -> None:
     done = run("/bin/sh", "-c", f"atoll run {options} -- {command}")
     assert done.returncode == code, done.stderr

@@ -25,6 +25,7 @@ def test_the_agent_cannot_be_overwritten(sandbox: Sandbox, user: str) -> None:
     assert facts["opened"]["/proc/1/exe"] in {"EACCES", "EPERM"}
     assert facts["opened"]["/.atoll/agent"] in {"EROFS", "ETXTBSY", "EACCES"}
     assert facts["opened"]["/usr/bin/env"] in {"EROFS", "EACCES"}
+    assert facts["modes"][0] == "EROFS", "only its owner protects it"
     assert all(result in {"EROFS", "EPERM", "EBUSY", "EACCES", "EXDEV"} for result in facts["modes"])
     assert facts["twin"] == "ELF"
     assert hashlib.sha256(agent.read_bytes()).hexdigest() == before

@@ -76,8 +76,7 @@ def test_a_range_has_no_user_namespaces_below_it(root: Factory) -> None:
 
 def test_an_ordinary_user_gets_no_range(rootless: Factory) -> None:
     refusal = rootless().op("userns", BASE, RANGE).refused()
-    assert refusal.startswith("userns /proc/")
-    assert refusal.endswith("uid_map: Operation not permitted")
+    assert refusal == f"userns {BASE}: Operation not permitted"
 
 
 def test_an_ordinary_user_gets_no_idmapped_tree(rootless: Factory, scratch: Path) -> None:
