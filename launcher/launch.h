@@ -64,6 +64,7 @@ void check_stage(struct op *), op_stage(struct op *);
 void check_tree(struct op *), op_tree(struct op *);
 void check_idtree(struct op *);
 void check_layer(struct op *), op_layer(struct op *);
+void check_pts(struct op *), op_pts(struct op *);
 void check_overlay(struct op *), op_overlay(struct op *);
 
 /* exec.c */

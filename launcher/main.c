@@ -19,6 +19,7 @@ static const struct kind kinds[] = {
 	{"cpus",         1,  0, false, check_cpus,    op_cpus},
 	{"stage",        1,  0, false, check_stage,   op_stage},
 	{"layer",        3,  0, true,  check_layer,   op_layer},
+	{"pts",          2,  0, true,  check_pts,     op_pts},
 	{"dir",          4,  0, true,  check_dir,     op_dir},
 	{"file",         5,  0, true,  check_file,    op_file},
 	{"symlink",      2,  1, true,  check_symlink, op_symlink},

@@ -196,6 +196,21 @@ void op_layer(struct op *op)
 	mount_at(op->word[0], "tmpfs", MS_NOSUID | MS_NODEV, options);
 }
 
+void check_pts(struct op *op)
+{
+	check_name(op->word[0]);
+	op->size[0] = number(op->word[1], 1, 1 << 20);
+}
+
+/* pts NAME MAX: an instance of devpts(5) with room for MAX terminals. Without a limit of its own, one sandbox could take
+ * all that kernel.pty.max leaves to the sandboxes of the host. */
+void op_pts(struct op *op)
+{
+	char options[80];
+	snprintf(options, sizeof options, "newinstance,ptmxmode=666,mode=620,max=%llu", (unsigned long long)op->size[0]);
+	mount_at(op->word[0], "devpts", MS_NOSUID | MS_NOEXEC, options);
+}
+
 /* mount(2) hands overlay one option string, in which : , \ have a meaning: only names without them are taken for the
  * three that go into it. */
 void check_overlay(struct op *op)

@@ -6,6 +6,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -112,7 +113,8 @@ class Guest:
         self.posture = observe(plan, resources, pid, driver.kept_capabilities)
         if Protection.SECCOMP in plan.enforce:
             fd = notify.take_listener(pid, hello.listener)
-            self._listener = notify.supervisor().add(fd, self.violations.record)
+            count = functools.partial(notify.netlink_sockets, pid)
+            self._listener = notify.supervisor().add(fd, self.violations.record, count)
         self.channel.send(wire.frame(wire.Kind.CONFINED))
 
     def disk(self) -> Disk | None:

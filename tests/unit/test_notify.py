@@ -219,7 +219,7 @@ def test_an_event_of_a_closed_descriptor_is_not_taken_for_one_of_its_successor()
                 ours.remove(second.listener)
                 os.dup2(spare, second.listener.fd)
                 ours.remove(quiet.listener)
-                quiet.listener = ours.add(second.listener.fd, quiet.violations.record)
+                quiet.listener = ours.add(second.listener.fd, quiet.violations.record, lambda: 0)
 
         one.listener.on_denied = lambda _kind, _detail: replace(two)
         two.listener.on_denied = lambda _kind, _detail: replace(one)
@@ -252,7 +252,7 @@ def test_a_broken_listener_costs_only_its_own_sandbox(caplog: pytest.LogCaptureF
     readable, writable = os.pipe()
     os.write(writable, b"x")
     with Guest(ONE_EACH_LINE, by=ours) as other:
-        broken = ours.add(readable, other.violations.record)
+        broken = ours.add(readable, other.violations.record, lambda: 0)
         wait_until(lambda: broken.fd not in ours._listeners)
         assert "seccomp listener failed" in caplog.text
         assert ask(other)[0] == [-1, errno.EPERM]

@@ -70,7 +70,7 @@ class Guest:
     def __enter__(self) -> Self:
         assert self.process.stdout is not None
         number = int(self.process.stdout.readline())
-        self.listener = self._supervisor.add(take_listener(self.pid, number), self.violations.record)
+        self.listener = self._supervisor.add(take_listener(self.pid, number), self.violations.record, lambda: 0)
         self.write(b"\n")
         return self
 

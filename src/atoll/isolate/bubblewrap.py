@@ -45,6 +45,9 @@ AGENT_PATH = "/.atoll/agent"
 STAGE = "/mnt"
 """Covered by the stage in the launcher's own mount namespace; the host's stays as it is."""
 
+TERMINALS = 64
+"""Pseudo-terminals of one sandbox; kernel.pty.max (pty(7)) is one number for all."""
+
 OVERLAY_USERXATTR_SINCE = (6, 6)
 """Linux release since which tmpfs has user.* attributes, which an overlay mounted in a user namespace needs
 for opaque directories (Documentation/filesystems/overlayfs, tmpfs(5))."""
@@ -116,6 +119,7 @@ class _Builder:
             if not _userxattr():
                 self._workspace_overlay("trusted")
             self._ops += ["userns", str(self._base), str(RANGE)]
+        self._ops += ["pts", "pts", str(TERMINALS)]
         if self._base is None or _userxattr():
             self._workspace_overlay("userxattr")
         self._kept_fds()
@@ -148,6 +152,7 @@ class _Builder:
     def _root(self) -> None:
         limits, rootfs = self._plan.limits, self._plan.template.rootfs
         self._ops += ["layer", "layer", str(limits.disk_bytes), str(limits.disk_inodes)]
+        self._dir("pts", 0o755)
         self._dir("layer/root", 0o755)
         self._dir("layer/shm", 0o1777)
         self._dir("layer/upper", 0o755, 1000, 1000)
@@ -239,6 +244,7 @@ class _Builder:
                 args += ["--cap-add", capability]
         args += ["--bind", f"{STAGE}/layer/root", "/", "--proc", "/proc", "--dev", "/dev"]
         args += ["--bind", f"{STAGE}/layer/shm", "/dev/shm", "--remount-ro", "/dev"]
+        args += ["--dev-bind", f"{STAGE}/pts", "/dev/pts"]
         args += ["--ro-bind", f"{STAGE}/layer/root/.atoll/meminfo", "/proc/meminfo"]
         if self._plan.workspace is not None and self._plan.workspace.mode == "ro":
             args += ["--remount-ro", self._plan.workspace.target]

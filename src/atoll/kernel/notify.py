@@ -1,11 +1,13 @@
 """The host side of SECCOMP_RET_USER_NOTIF: refuses the denied calls of all sandboxes and reports them.
 
 A denied call stops the guest's thread and becomes readable on the listener of its sandbox (seccomp_unotify(2)).
-One permanent daemon thread per host process answers all listeners with the errno of `seccomp.refusal`. It never
-lets a call through (SECCOMP_USER_NOTIF_FLAG_CONTINUE is racy by design) and never looks into guest memory, only at
-registers. The lifecycle calls `take_listener` and ``supervisor().add`` before it tells the agent to go on.
+One permanent daemon thread per host process answers all listeners with the errno of `seccomp.refusal`. It never looks
+into guest memory, only at registers, and lets nothing go on (SECCOMP_USER_NOTIF_FLAG_CONTINUE is racy where memory
+decides) but the opening of a netlink socket, of which a sandbox may hold `MAX_NETLINK_SOCKETS`. The lifecycle calls
+`take_listener` and ``supervisor().add`` before it tells the agent to go on.
 """
 
+import contextlib
 import ctypes
 import fcntl
 import heapq
@@ -40,12 +42,15 @@ BURST = 200
 """Denied calls that an idle sandbox gets answered at once."""
 TOTAL_PER_S = 10_000.0
 """Bound on the long-run rate of all sandboxes together, shared by those that were denied something lately."""
+MAX_NETLINK_SOCKETS = 32
+"""That one sandbox may hold; a name lookup takes one for a moment, a program with many threads that many."""
 _PAUSE_S = 0.01
 """Shortest pause of a listener without tokens; batching its answers keeps the cost of a flood low."""
 
 # linux/seccomp.h: _IOWR('!', 0, struct seccomp_notif), _IOWR('!', 1, struct seccomp_notif_resp)
 _NOTIF_RECV, _NOTIF_SEND = 0xC050_2100, 0xC018_2101
 _NOTIF = struct.Struct("<QIIiIQ6Q")  # id, pid, flags; seccomp_data: nr, arch, instruction pointer, args
+_FLAG_CONTINUE = 1  # SECCOMP_USER_NOTIF_FLAG_CONTINUE
 _RESPONSE = struct.Struct("<QqiI")  # id, value, error, flags
 _GET_NOTIF_SIZES = 3
 
@@ -82,6 +87,7 @@ class Listener:
 
     fd: int
     on_denied: OnDenied
+    netlink_sockets: Callable[[], int]
     bucket: Bucket
     since: int
     """The round of the supervisor's loop in which it was added."""
@@ -116,14 +122,22 @@ class Supervisor:
         self._ticket = itertools.count()
         self._round = 0
 
-    def add(self, listener_fd: int, on_denied: OnDenied) -> Listener:
-        """Answer `listener_fd` from now on; the supervisor owns it and closes it when its last guest has ended."""
+    def add(self, listener_fd: int, on_denied: OnDenied, netlink_sockets: Callable[[], int]) -> Listener:
+        """Answer `listener_fd` from now on; the supervisor owns it and closes it when its last guest has ended.
+
+        Args:
+            listener_fd: of a sandbox.
+            on_denied: told of each refusal.
+            netlink_sockets: counts those that the sandbox holds.
+        """
         with _LOCK:
             if self._epoll is None:
                 epoll = select.epoll()
                 threading.Thread(target=self._run, args=(epoll,), name="atoll-seccomp", daemon=True).start()
                 self._epoll = epoll
-            listener = Listener(listener_fd, on_denied, self._ration.bucket(time.monotonic()), self._round)
+            listener = Listener(
+                listener_fd, on_denied, netlink_sockets, self._ration.bucket(time.monotonic()), self._round
+            )
             self._epoll.register(listener_fd, select.EPOLLIN)
             self._listeners[listener_fd] = listener
         return listener
@@ -177,16 +191,22 @@ class Supervisor:
             return
         ident, _pid, _flags, number, _arch, _ip, *args = _NOTIF.unpack_from(buffer)
         refusal = seccomp.refusal(number, tuple(args))
+        if refusal.bounded and listener.netlink_sockets() < MAX_NETLINK_SOCKETS:
+            # The one call that is let go on: all that decided stands in registers, which nobody else can change.
+            self._send(listener, _RESPONSE.pack(ident, 0, 0, _FLAG_CONTINUE))
+            return
         try:
             listener.on_denied(Protection.SECCOMP.value, refusal.detail)
         except Exception:
             LOG.exception("the report of a denied system call failed")
         if self._listeners.get(listener.fd) is not listener:
             return  # removed by its own report
-        try:
-            _ioctl(listener.fd, _NOTIF_SEND, bytearray(_RESPONSE.pack(ident, 0, -refusal.errno, 0)))
-        except FileNotFoundError:
-            return
+        self._send(listener, _RESPONSE.pack(ident, 0, -refusal.errno, 0))
+
+    @staticmethod
+    def _send(listener: Listener, response: bytes) -> None:
+        with contextlib.suppress(FileNotFoundError):  # the caller was killed meanwhile
+            _ioctl(listener.fd, _NOTIF_SEND, bytearray(response))
 
     def _arm_or_pause(self, epoll: select.epoll, listener: Listener, *, armed: bool) -> None:
         """Have `listener` watched exactly while it has a token; the thread wakes up for the others in time."""
@@ -214,6 +234,15 @@ class Supervisor:
         if self._epoll is not None:
             self._epoll.close()
         self._reset()
+
+
+def netlink_sockets(pid: int) -> int:
+    """How many netlink sockets the network namespace of `pid` holds, by its /proc/net/protocols (proc(5))."""
+    try:
+        with open(f"/proc/{pid}/net/protocols", encoding="ascii") as table:
+            return next((int(row.split()[2]) for row in table if row.startswith("NETLINK ")), 0)
+    except OSError:  # it has ended, and its guests with it
+        return MAX_NETLINK_SOCKETS
 
 
 def _ioctl(fd: int, request: int, buffer: bytearray) -> None:

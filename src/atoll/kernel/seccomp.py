@@ -42,6 +42,8 @@ class Refusal(NamedTuple):
     errno: int
     detail: str
     """The call and the arguments that decided, such as ``socket(AF_VSOCK)``; at most about 120 ASCII characters."""
+    bounded: bool = False
+    """Whether the host may allow it, as `Rule.bounded` says."""
 
 
 @cache
@@ -125,7 +127,7 @@ def refusal(number: int, args: tuple[int, ...]) -> Refusal:
     """
     for rule in _by_number().get(number, ()):
         if all(check.holds(args) for check in rule.checks):
-            return Refusal(rule.errno, _describe(rule.name, args))
+            return Refusal(rule.errno, _describe(rule.name, args), rule.bounded)
     return Refusal(EPERM, f"system call {number}")
 
 

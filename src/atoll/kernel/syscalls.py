@@ -9,7 +9,7 @@ Numbers: arch/x86/entry/syscalls/syscall_64.tbl of Linux 6.18. Refusals use the 
 an unprivileged caller, or one without the feature compiled in, because programs have a fallback for exactly that.
 """
 
-from errno import EAFNOSUPPORT, ENOSYS, EOPNOTSUPP, EPERM, EPROTONOSUPPORT
+from errno import EAFNOSUPPORT, EMFILE, ENOSYS, EOPNOTSUPP, EPERM, EPROTONOSUPPORT
 from typing import NamedTuple
 
 OLD_CALLS_END = 334
@@ -49,6 +49,8 @@ class Rule(NamedTuple):
     checks: tuple[Check, ...] = ()
     quiet: bool = False
     """Refused by the kernel without a notification, so uncounted: ordinary programs probe for it."""
+    bounded: bool = False
+    """Allowed by the host as long as the sandbox holds few of what it makes; refused past that."""
 
 
 def _deny(error: int, reason: str, *, quiet: bool = False, **calls: int) -> list[Rule]:
@@ -118,6 +120,9 @@ _BY_ARGUMENT = [
          (Check(0, (AF_NETLINK,)), Check(2, (NETLINK_SOCK_DIAG, NETLINK_AUDIT, NETLINK_KOBJECT_UEVENT))), quiet=True),
     Rule("socket", 41, EPROTONOSUPPORT, "netlink reaches much of the kernel; programs need only NETLINK_ROUTE",
          (Check(0, (AF_NETLINK,)), Check(2, (NETLINK_ROUTE,), inside=False))),
+    # What waits in a netlink socket's receive queue is charged to no cgroup, so the host counts the sockets.
+    Rule("socket", 41, EMFILE, "netlink queues are charged to nobody, so a sandbox may hold few such sockets",
+         (Check(0, (AF_NETLINK,)),), bounded=True),
     # SOCK_RAW needs CAP_NET_RAW, but modules are loaded before that is checked; (AF_INET, SOCK_PACKET) means AF_PACKET.
     Rule("socket", 41, EPERM, "only stream and datagram sockets: raw and packet sockets forge traffic",
          (Check(0, (AF_INET, AF_INET6)), Check(1, (SOCK_STREAM, SOCK_DGRAM), inside=False, mask=SOCK_TYPE_MASK))),
