@@ -59,7 +59,7 @@ async def test_cancelling_run_at_its_start_kills_the_command_and_nothing_else(le
         assert (await sandbox.commands.run("echo alive")).stdout == "alive\n"
 
 
-@pytest.mark.parametrize("timeout_ms", [0, 0.2, 1, 2, 4])
+@pytest.mark.parametrize("timeout_ms", [0.01, 0.2, 1, 2, 4])
 async def test_a_timeout_at_the_start_of_a_command_hurts_nothing_else(level: str, timeout_ms: float) -> None:
     async with await AsyncSandbox.create(level=level) as sandbox:
         for _ in range(5):
