@@ -122,7 +122,7 @@ def test_a_command_that_ends_in_time_keeps_its_leftovers(sandbox: Sandbox) -> No
     assert sandbox.commands.run(["pgrep", "-c", "sleep"]).stdout == "1\n"
 
 
-@pytest.mark.parametrize(("timeout", "seconds"), [("500ms", 0.5), (0.5, 0.5), ("0.01m", 0.6), (0, 0)])
+@pytest.mark.parametrize(("timeout", "seconds"), [("500ms", 0.5), (0.5, 0.5), ("0.01m", 0.6)])
 def test_a_timeout_can_be_written_in_several_ways(sandbox: Sandbox, timeout: str | float, seconds: float) -> None:
     began = time.monotonic()
     result = sandbox.commands.run(["sleep", "30"], timeout=timeout)
@@ -135,3 +135,10 @@ def test_an_impossible_timeout_is_a_typed_error(sandbox: Sandbox, timeout: objec
     with pytest.raises(InvalidSpecError, match=r"^timeout: not a duration, got .*write it like 30s"):
         sandbox.commands.run("touch /tmp/ran", timeout=timeout)  # type: ignore[arg-type]
     assert sandbox.commands.run(["test", "-e", "/tmp/ran"]).exit_code == 1
+
+
+@pytest.mark.parametrize("timeout", [0, None, "0s"])
+def test_none_and_zero_mean_no_limit(make: Make, timeout: float | str | None) -> None:
+    """As in the E2B SDK."""
+    result = make().commands.run(["sleep", "0.3"], timeout=timeout)
+    assert (result.exit_code, result.reason) == (0, "exited")
