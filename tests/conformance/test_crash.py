@@ -36,6 +36,9 @@ LEAVERS = {
     "os._exit": "os._exit(4)",
     "a signal that ends it": "os.kill(os.getpid(), 15)",
     "a crash": "os.abort()",
+    "a thread whose command still runs": (
+        "threading.Thread(target=lambda: sandbox.commands.run('sleep 300'), daemon=True).start(); time.sleep(0.3)"
+    ),
     "Ctrl-C": "os.kill(os.getpid(), 2); time.sleep(10)",
     "exec of another program": "os.execv('/bin/true', ['true'])",
 }
@@ -111,7 +114,9 @@ def test_c27_however_the_process_leaves_nothing_stays(level: str, own_state: Pat
     assert [path for path in cgroup_directories(name) if path.exists()] == []
 
 
-@pytest.mark.parametrize("way", ["the end of the script", "sys.exit", "an exception", "Ctrl-C"])
+@pytest.mark.parametrize(
+    "way", ["the end of the script", "sys.exit", "an exception", "Ctrl-C", "a thread whose command still runs"]
+)
 def test_an_orderly_end_of_the_interpreter_needs_no_reaper(level: str, own_state: Path, way: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", f"{LEAVER}\n{LEAVERS[way]}", level],

@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -118,6 +119,33 @@ def test_a_loop_that_ends_without_kill_leaves_nothing(level: str) -> None:
         sandbox = await AsyncSandbox.create(level=level)
         await sandbox.commands.run("sleep 300 &")
         return sandbox
+
+    asyncio.run(careless())
+    assert before.growth() == []
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("delay_ms", [0, 1, 5, 50])
+def test_a_loop_that_ends_while_commands_run_ends_and_leaves_nothing(level: str, delay_ms: int) -> None:
+    before = Footprint()
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x"
+            await asyncio.sleep(0.01)
+
+    async def careless() -> None:
+        box = await AsyncSandbox.create(level=level)
+        tasks = [
+            asyncio.create_task(box.commands.run("sleep 300", timeout=None)),
+            asyncio.create_task(box.commands.run("yes", on_stdout_bytes=lambda _data: asyncio.sleep(5))),
+            asyncio.create_task(box.commands.run("cat", stdin=endless())),
+            asyncio.create_task(box.commands.run("sleep 300 & echo", wait_for_descendants=True)),
+        ]
+        await asyncio.sleep(0.2)
+        tasks.append(asyncio.create_task(box.commands.run("sleep 300")))
+        tasks.append(asyncio.create_task(AsyncSandbox.create(level=level)))
+        await asyncio.sleep(delay_ms / 1000)
 
     asyncio.run(careless())
     assert before.growth() == []

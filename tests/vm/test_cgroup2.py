@@ -8,7 +8,7 @@ import pytest
 from tests.vm.kernel import VmUnavailableError
 from tests.vm.machine import BOOT_LOG, REPOSITORY, Result, boot
 
-SUITE = ("tests/unit/test_cgroup*.py", "tests/conformance/test_limits*.py")
+SUITE = ("tests/unit/test_cgroup*.py", "tests/conformance/test_limits*.py", "tests/conformance/test_rootless*.py")
 PYTEST = "pytest -p no:cacheprovider -p no:hypothesispytest --require-drivers --timeout=100 -v"
 USERS = {"root": "", "user": "tests/vm/as-user.sh"}
 

@@ -265,6 +265,9 @@ class Process:
             self._settle_lost()
         except GuestProtocolError as error:
             self._fail(error)
+        except asyncio.CancelledError:
+            self._settle_lost()  # the loop ends, and whoever still waits would keep it from that
+            raise
         finally:
             self._close()
 

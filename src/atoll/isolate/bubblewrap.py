@@ -37,7 +37,7 @@ KEPT_CAPABILITIES = {
     "CAP_SETUID": 7,
     "CAP_SETFCAP": 31,
 }
-"""What guest root keeps, over its own user namespace only (capabilities(7)): enough for apt and chown."""
+"""What guest root keeps, over its own user namespace only (capabilities(7)): files, ids and signals of the sandbox."""
 
 KEPT_MASK = sum(1 << bit for bit in KEPT_CAPABILITIES.values())
 

@@ -4,9 +4,14 @@ Called by `uids` before a range is granted (`static_claims`, `live_claims`) and 
 reused (`leftovers`). Reads only. Users that exist in a directory service alone (LDAP, SSSD) cannot be listed.
 """
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
+
+
+_GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.EINVAL})
+"""Opening a file of /proc/PID of a process that has just ended; its id maps say EINVAL."""
 
 
 class Claim(NamedTuple):
@@ -122,8 +127,10 @@ def _read(path: str) -> str:
     """Text of a file; empty when it is not there, or its process has ended."""
     try:
         fd = os.open(path, os.O_RDONLY)
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
+    except OSError as error:
+        if error.errno in _GONE:
+            return ""
+        raise
     parts = []
     try:
         while part := os.read(fd, 1 << 16):
