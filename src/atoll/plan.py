@@ -9,26 +9,8 @@ import re
 from atoll.model.command import env_items
 from atoll.model.errors import DriverUnavailableError, InvalidSpecError, PolicyUnenforceableError, UnsupportedError
 from atoll.model.plan import LaunchPlan, SandboxSpec
-from atoll.model.protection import Capabilities, Protection
+from atoll.model.protection import REQUIRED, Capabilities, Protection
 from atoll.model.template import Template
-
-REQUIRED = frozenset(
-    {
-        Protection.PID_NAMESPACE,
-        Protection.NET_NAMESPACE,
-        Protection.USER_NAMESPACE,
-        Protection.UID_RANGE,
-        Protection.SECCOMP,
-        Protection.NO_NEW_PRIVS,
-        Protection.CAPABILITIES_DROPPED,
-        Protection.CGROUP_MEMORY,
-        Protection.CGROUP_PIDS,
-        Protection.CGROUP_CPU,
-        Protection.DISK_QUOTA,
-        Protection.READ_ONLY_ROOT,
-    }
-)
-"""What a sandbox has unless the caller disabled it by name."""
 
 MAY_DISABLE = frozenset({Protection.CGROUP_MEMORY, Protection.CGROUP_PIDS, Protection.CGROUP_CPU, Protection.SECCOMP})
 """Protections that exist in degrees a caller may give up; the others are what makes it a sandbox at all."""

@@ -11,7 +11,7 @@ FLOODS = {
     "many files": "n = 0\ntry:\n while True: open(f'/tmp/{n}', 'w').close(); n += 1\nexcept OSError as e: print(n, e.errno)",
     "inotify": "import ctypes, os\nc = ctypes.CDLL(None, use_errno=True); n = 0\nwhile c.inotify_init() >= 0: n += 1\nprint(n, ctypes.get_errno())",
     "pipes": "import os\nn = 0\ntry:\n while True: os.pipe(); n += 1\nexcept OSError as e: print(n, e.errno)",
-    "locks": "import fcntl, os\nf = open('/tmp/l', 'w'); n = 0\ntry:\n for n in range(50000): fcntl.lockf(f, fcntl.LOCK_EX, 1, 2 * n)\nexcept OSError as e: pass\nprint(n, 0)",
+    "locks": "import fcntl, os\nf = open('/tmp/l', 'w'); n = 0\ntry:\n for n in range(10_000): fcntl.lockf(f, fcntl.LOCK_EX, 1, 2 * n)\nexcept OSError as e: pass\nprint(n, 0)",
 }
 
 

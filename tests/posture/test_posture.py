@@ -9,8 +9,7 @@ import pytest
 from atoll import Sandbox
 from atoll.isolate.bubblewrap import KEPT_MASK
 from atoll.kernel.pidfd import children
-from atoll.model.protection import Protection
-from atoll.plan import REQUIRED
+from atoll.model.protection import REQUIRED, Protection
 from tests.posture.picture import mounts, picture
 from tests.sandboxes import Make
 

@@ -25,10 +25,10 @@ from atoll.model.errors import ProvisionError
 from atoll.model.limits import Limits
 from atoll.model.names import new_id
 from atoll.model.plan import LaunchPlan, SandboxSpec
-from atoll.model.protection import Protection
+from atoll.model.protection import REQUIRED, Protection
 from atoll.model.template import Directory, File, Rootfs, Symlink, Tree
 from atoll.mount.workspace import resolve_workspace
-from atoll.plan import REQUIRED, compile_plan
+from atoll.plan import compile_plan
 from atoll.provision.host import host_template
 from tests.hostile.rig import open_fds
 from tests.unit.test_plan import FULL, ROOTLESS, TEMPLATE

@@ -14,9 +14,9 @@ from atoll.model.errors import (
 )
 from atoll.model.limits import MIB, Limits
 from atoll.model.plan import LaunchPlan, SandboxSpec
-from atoll.model.protection import Capabilities, Protection
+from atoll.model.protection import REQUIRED, Capabilities, Protection
 from atoll.model.template import Rootfs, Template, User, Workspace
-from atoll.plan import MAY_DISABLE, REQUIRED, check_user, compile_plan
+from atoll.plan import MAY_DISABLE, check_user, compile_plan
 
 ID = "abcdefgh01234567"
 TEMPLATE = Template(

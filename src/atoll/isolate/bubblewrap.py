@@ -21,7 +21,7 @@ from atoll.isolate.driver import Launch, Resources
 from atoll.kernel import cgroup, seccomp
 from atoll.model.errors import AtollError, InvalidSpecError, ProvisionError, UnsupportedError
 from atoll.model.plan import LaunchPlan
-from atoll.model.protection import Capabilities, Level, Protection
+from atoll.model.protection import REQUIRED, Capabilities, Level, Protection
 from atoll.model.template import Workspace
 
 RANGE = 65536
@@ -293,26 +293,10 @@ def _probe() -> Capabilities:
             missing[protection] = why
     if os.geteuid() != 0:
         missing[Protection.UID_RANGE] = "a range of uids for each sandbox needs root; one uid is used instead"
-    enforces = frozenset(_ENFORCES) - frozenset(missing)
+    enforces = REQUIRED - frozenset(missing)
     return Capabilities(
         driver="bubblewrap", level="process", enforces=enforces, missing=missing, unavailable=unavailable
     )
-
-
-_ENFORCES = (
-    Protection.PID_NAMESPACE,
-    Protection.NET_NAMESPACE,
-    Protection.USER_NAMESPACE,
-    Protection.UID_RANGE,
-    Protection.SECCOMP,
-    Protection.NO_NEW_PRIVS,
-    Protection.CAPABILITIES_DROPPED,
-    Protection.CGROUP_MEMORY,
-    Protection.CGROUP_PIDS,
-    Protection.CGROUP_CPU,
-    Protection.DISK_QUOTA,
-    Protection.READ_ONLY_ROOT,
-)
 
 
 @cache

@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.EINVAL})
 """Opening a file of /proc/PID of a process that has just ended; its id maps say EINVAL."""
 

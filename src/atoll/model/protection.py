@@ -35,6 +35,25 @@ class Protection(StrEnum):
     WASM_BOUNDARY = "wasm_boundary"
 
 
+REQUIRED = frozenset(
+    {
+        Protection.PID_NAMESPACE,
+        Protection.NET_NAMESPACE,
+        Protection.USER_NAMESPACE,
+        Protection.UID_RANGE,
+        Protection.SECCOMP,
+        Protection.NO_NEW_PRIVS,
+        Protection.CAPABILITIES_DROPPED,
+        Protection.CGROUP_MEMORY,
+        Protection.CGROUP_PIDS,
+        Protection.CGROUP_CPU,
+        Protection.DISK_QUOTA,
+        Protection.READ_ONLY_ROOT,
+    }
+)
+"""What a sandbox has unless the caller disabled it by name."""
+
+
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What one driver can do on this host, found out by trying."""
 
