@@ -48,6 +48,7 @@ WORDS = {
     "userns": 2,
     "userns-self": 0,
     "layer": 3,
+    "pts": 2,
     "dir": 4,
     "file": 5,
     "symlink": 2,
@@ -59,7 +60,7 @@ BWRAP_WORDS = {
     **dict.fromkeys(("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-user"), 0),
     **dict.fromkeys(("--die-with-parent", "--as-pid-1", "--new-session", "--disable-userns"), 0),
     **dict.fromkeys(("--hostname", "--cap-drop", "--cap-add", "--uid", "--gid", "--proc", "--dev", "--remount-ro"), 1),
-    **dict.fromkeys(("--bind", "--ro-bind"), 2),
+    **dict.fromkeys(("--bind", "--dev-bind", "--ro-bind"), 2),
 }
 """Words after each option of bubblewrap that Atoll uses (bwrap(1))."""
 
@@ -214,7 +215,7 @@ def test_root_never_runs_bubblewrap_as_itself():
         assert command.all("userns") == [[str(BASE), "65536"]]
         assert "userns-self" not in names
         # Whatever writes as host root comes before the user namespace, the overlay (where the kernel can) after it.
-        assert set(names[names.index("userns") + 1 :]) <= {"overlay", "keep", "cgroupdir"}
+        assert set(names[names.index("userns") + 1 :]) <= {"pts", "overlay", "keep", "cgroupdir"}
         dropped, added = command.all("--cap-drop"), command.all("--cap-add")
         assert dropped == [["ALL"]]
         assert {name for [name] in added} == {*KEPT_CAPABILITIES, "CAP_SETPCAP"}
