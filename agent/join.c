@@ -66,7 +66,7 @@ bool join_enter(const char *leaf) {
     if (leaf[0] == '\0')
         return true;
     char path[64];
-    snprintf(path, sizeof path, "%s/cgroup.procs", leaf);
+    snprintf(path, sizeof path, "%s/tasks", leaf); /* all of us: one thread; needs no lock that others' forks hold */
     for (unsigned i = 0; i < v1_count; i++) {
         int fd = openat(v1[i], path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
         if (fd < 0 || RETRY(write(fd, "0", 1)) != 1) /* 0: the writing process, cgroups(7) */

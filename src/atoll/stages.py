@@ -10,6 +10,7 @@ import functools
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -164,14 +165,13 @@ async def open_guest(
         DriverUnavailableError, PolicyUnenforceableError, ProvisionError: it could not be started as planned.
     """
     launch = driver.launch(plan, resources)
-    starting = asyncio.wrap_future(spawn(launch.argv, launch.fds, CHANNEL_PIPE_BYTES))
+    starting = spawn(launch.argv, launch.fds, CHANNEL_PIPE_BYTES)
+    starting.add_done_callback(lambda _done: launch.close())
     try:
-        spawned = await asyncio.shield(starting)
+        spawned = await asyncio.shield(asyncio.wrap_future(starting))
     except asyncio.CancelledError:
-        await _abandon(starting)
+        starting.add_done_callback(_abandon)
         raise
-    finally:
-        launch.close()
     guest = Guest(spawned, Channel(spawned.stdin, spawned.stdout, spawned.stderr), resources.cgroup)
     try:
         journal.record(undo.Process(pid=spawned.pid, start_time=start_time(spawned.pid)))
@@ -181,16 +181,18 @@ async def open_guest(
         await asyncio.shield(guest.end())
 
 
-async def _abandon(starting: "asyncio.Future[Spawned]") -> None:
-    """End what was being started, which cannot be stopped half-way and is not in the journal yet."""
-    try:
-        spawned = await starting
-    except OSError:
+def _abandon(starting: "Future[Spawned]") -> None:
+    """End what was being started: that cannot be stopped half-way, and is not in the journal yet.
+
+    Runs in the spawning thread, before anything else is spawned, because our loop may be ending.
+    """
+    if starting.exception() is not None:
         return  # nothing was started
+    spawned = starting.result()
     spawned.pidfd.send(signal.SIGKILL)
     for fd in (spawned.stdin, spawned.stdout, spawned.stderr):
         os.close(fd)
-    await asyncio.to_thread(spawned.reap, END_TIMEOUT_S)
+    spawned.reap(END_TIMEOUT_S)
 
 
 @contextmanager

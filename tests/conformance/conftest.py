@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from atoll import Sandbox
+from tests.conformance.host import IN_VM
 from tests.sandboxes import Make, level, make
 
 __all__ = ["level", "make", "sandbox", "state"]
-
-IN_VM = os.environ.get("ATOLL_TEST_VM") == "1"
-"""In the emulated test machine, where everything takes some 15 times as long."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

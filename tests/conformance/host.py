@@ -10,6 +10,8 @@ from typing import TypeVar
 from atoll import AsyncSandbox, Sandbox
 from atoll.kernel import cgroup
 
+IN_VM = os.environ.get("ATOLL_TEST_VM") == "1"
+"""In the emulated test machine, where everything takes some 15 times as long."""
 T = TypeVar("T")
 
 

@@ -80,6 +80,7 @@ def test_s16_without_root_and_limits_given_up_by_name_it_works_with_one_uid(site
     assert lines[1].split()[2] == "1"
     status = dict(line.split(":\t") for line in lines[2:-1])
     assert status == {"CapEff": "0" * 16, "CapBnd": "0" * 16, "NoNewPrivs": "1", "Seccomp": "2"}
+    assert found["usage"]["guest_reported"] is True
     states = {name: row["state"] for name, row in found["posture"]["protections"].items()}
     assert {states[name] for name in NO_LIMITS} == {"disabled"}
     assert states["uid_range"] == "not_applicable"

@@ -180,8 +180,9 @@ def test_impossible_workspaces_are_refused(
 
 @pytest.mark.parametrize(("option", "value", "problem"), COMMANDS)
 def test_impossible_commands_are_refused(sandbox: Sandbox, option: str, value: object, problem: str) -> None:
+    options: dict[str, Any] = {"cmd": "true", option: value}
     with pytest.raises(InvalidSpecError, match=problem) as caught:
-        sandbox.commands.run(**{"cmd": "true", option: value})
+        sandbox.commands.run(**options)
     assert caught.value.hint
     assert sandbox.commands.run("echo alive").stdout == "alive\n"
 

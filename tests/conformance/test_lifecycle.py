@@ -215,8 +215,7 @@ def test_a_sandbox_is_used_from_many_threads(make: Make) -> None:
     maker.join()
     answers: list[str] = []
     threads = [
-        threading.Thread(target=lambda n=n: answers.append(made[0].commands.run(f"echo {n}").stdout))  # type: ignore[misc]
-        for n in range(10)
+        threading.Thread(target=lambda n=n: answers.append(made[0].commands.run(f"echo {n}").stdout)) for n in range(10)
     ]
     for thread in threads:
         thread.start()

@@ -31,6 +31,7 @@ def test_two_commands_share_what_their_sandbox_has(make: Make) -> None:
     assert usage.cpu_s / usage.wall_s < 0.3
 
 
+@pytest.mark.slow_in_vm
 def test_busy_leftovers_starve_neither_the_agent_nor_the_next_command(make: Make) -> None:
     sandbox = make(cpus=0.3, memory="64M")
     script = f"i=0; while [ $i -lt 20 ]; do ({BURN}) & i=$((i+1)); done >/dev/null 2>&1; exit"

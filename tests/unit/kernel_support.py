@@ -100,8 +100,9 @@ def enter_leaf(sandbox: SandboxCgroup, name: str) -> None:
 
 
 def join_directories(sandbox: SandboxCgroup, name: str) -> None:
+    control = "tasks" if sandbox.version == 1 else "cgroup.procs"
     for directory in sandbox.dir_fds():
-        fd = os.open(f"{name}/cgroup.procs", os.O_WRONLY, dir_fd=directory)
+        fd = os.open(f"{name}/{control}", os.O_WRONLY, dir_fd=directory)
         os.write(fd, b"0")
         os.close(fd)
         os.close(directory)

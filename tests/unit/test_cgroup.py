@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from atoll.kernel import cgroup, cgrouptree
@@ -171,14 +172,16 @@ def test_an_oom_kill_of_the_agent_is_told_from_that_of_a_command(root: CgroupRoo
         assert sandbox.events().oom_kills == 1
 
 
-def test_processes_are_limited_and_refusals_counted(sandbox: SandboxCgroup) -> None:
-    leaf = sandbox.make_leaf("x1")
-    assert run_in_leaf(sandbox, leaf, fork_until_refused) == 11
-    assert len(sandbox.pids()) <= SMALL.pids_max
-    assert leaf.usage().pids_rejected >= 1
-    leaf.kill()
-    assert not leaf.populated()
-    assert sandbox.agent.populated(), "killing a leaf leaves the agent alone"
+def test_processes_are_limited_and_refusals_counted(root: CgroupRoot) -> None:
+    # Room for 32 copies of the process that runs the tests, whatever it has grown to.
+    with live_sandbox(root, msgspec.structs.replace(SMALL, memory_bytes=1024 * MIB)) as sandbox:
+        leaf = sandbox.make_leaf("x1")
+        assert run_in_leaf(sandbox, leaf, fork_until_refused) == 11
+        assert len(sandbox.pids()) <= SMALL.pids_max
+        assert leaf.usage().pids_rejected >= 1
+        leaf.kill()
+        assert not leaf.populated()
+        assert sandbox.agent.populated(), "killing a leaf leaves the agent alone"
 
 
 def test_refusals_before_a_leaf_are_not_its_own(sandbox: SandboxCgroup) -> None:

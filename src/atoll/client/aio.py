@@ -65,7 +65,8 @@ class AsyncSandbox:
         try:
             running = await asyncio.shield(ready)
         except asyncio.CancelledError:
-            host.cancel()
+            if not host.cancelling():  # as it is when the loop ends; twice would cut its teardown short
+                host.cancel()
             await asyncio.wait([host])
             if not ready.cancelled():
                 ready.exception()  # retrieved: its caller went away

@@ -33,6 +33,10 @@ _LEAVES = (*_COUNTING, "cpu")
 """Controllers whose hierarchies hold a leaf for each command; cpu, where it is mounted, shares the processor evenly
 between the leaves, so that no number of busy processes of one can starve the agent or the next command."""
 
+JOIN = "tasks"
+"""Moves a single thread. For one that moves itself the kernel then needs no lock that every fork on the host takes too:
+a write to cgroup.procs waits for a grace period, and while somebody forks wildly for tenths of a second."""
+
 
 class Root1:
     """The `atoll` directory of every hierarchy."""
@@ -150,7 +154,7 @@ class Sandbox1(Group):
                 made.append(Place(place.fd, name))
             if owner_uid is not None:
                 for place in made:
-                    cgroupfs.give(place, owner_uid)
+                    cgroupfs.give(place, owner_uid, JOIN)
             of = {controller: Place(self._of[controller].fd, name) for controller in _COUNTING}
             # The memory limit is the sandbox's own: it stops nothing more, but programs look it up here.
             self._limit(of, cgroupfs.command_pids(self._limits.pids_max))
@@ -164,9 +168,9 @@ class Sandbox1(Group):
         """How a launcher places itself into the agent's leaf; see `cgroup.SandboxCgroup`."""
         agent = [Place(place.fd, AGENT) for place in self._with_leaves]
         with cgroupfs.closed_on_error() as steps:
-            steps.extend(cgroupfs.open_control(place, "cgroup.procs", "0") for place in self._places)
+            steps.extend(cgroupfs.open_control(place, JOIN, "0") for place in self._places)
             steps.append(JoinStep(None))
-            steps.extend(cgroupfs.open_control(place, "cgroup.procs", "0") for place in agent)
+            steps.extend(cgroupfs.open_control(place, JOIN, "0") for place in agent)
         return steps
 
     def dir_fds(self) -> list[int]:

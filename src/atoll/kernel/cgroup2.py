@@ -218,9 +218,9 @@ class Sandbox2(Group):
             if owner_uid is not None:
                 if not self._given:
                     # A move needs write access at the common ancestor too (cgroups(7), delegation containment).
-                    cgroupfs.give(self._place, owner_uid)
+                    cgroupfs.give(self._place, owner_uid, "cgroup.procs")
                     self._given = True
-                cgroupfs.give(place, owner_uid)
+                cgroupfs.give(place, owner_uid, "cgroup.procs")
             # The memory limit is the sandbox's own: it stops nothing more, but programs look it up here.
             self._limit(place, cgroupfs.command_pids(self._limits.pids_max))
             return Leaf2(name, self._directories, place, self._place, _pids_rejected(self._place))

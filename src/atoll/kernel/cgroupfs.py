@@ -273,9 +273,9 @@ def closed_on_error() -> Iterator[list[JoinStep]]:
         raise
 
 
-def give(place: Place, uid: int) -> None:
-    """Let `uid` move its own processes into a cgroup (delegation in cgroups(7))."""
-    os.chown(f"{place.path}/cgroup.procs", uid, uid, dir_fd=place.fd, follow_symlinks=False)
+def give(place: Place, uid: int, name: str) -> None:
+    """Let `uid` move its own processes into a cgroup by the control file `name` (delegation in cgroups(7))."""
+    os.chown(f"{place.path}/{name}", uid, uid, dir_fd=place.fd, follow_symlinks=False)
 
 
 def procs(place: Place) -> list[int]:
