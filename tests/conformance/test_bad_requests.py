@@ -61,7 +61,7 @@ WORDS: list[tuple[str, Any, str]] = [
     ("user", "nobody", "user: no such user, got 'nobody' .the template has root, user"),
     ("user", 0, "user: .*got 0"),
     ("name", "Not A Name", "name: not a host name, got 'Not A Name' .use up to 63 of a-z"),
-    ("without", ["seccomp "], "without: no such protection, got 'seccomp ' .use some of .*cgroup_memory"),
+    ("without", ["seccomp "], "without: no such protection, got 'seccomp ' .use one of .*cgroup_memory"),
     ("without", ["everything"], "without: no such protection, got 'everything'"),
     ("without", ["pid_namespace"], "without: cannot be switched off, got 'pid_namespace' .only cgroup_cpu, .* can"),
     ("without", ["user_namespace", "uid_range"], "cannot be switched off"),

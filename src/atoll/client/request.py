@@ -123,7 +123,7 @@ def _level(text: str) -> Level:
 
 
 def _protections(words: object) -> frozenset[Protection]:
-    hint = f"use some of {', '.join(Protection)}"
+    hint = f"use one of {', '.join(Protection)}"
     if isinstance(words, str) or not isinstance(words, Iterable):
         raise InvalidSpecError("without", words, "not a list of protections", hint=hint)
     found = set()
