@@ -116,3 +116,10 @@ def test_a_directory_that_was_removed_under_a_command_is_its_own_problem(sandbox
     result = sandbox.commands.run("mkdir /tmp/gone; cd /tmp/gone; rmdir /tmp/gone; ls; echo code $?")
     assert result.stdout == "code 0\n"
     assert where(sandbox, "/tmp") == "/tmp"
+
+
+@pytest.mark.parametrize("cwd", ["src", "./src", "../etc", "~", "-"])
+def test_s10_a_relative_cwd_is_a_typed_error(sandbox: Sandbox, cwd: str) -> None:
+    """There is nothing that it could be relative to."""
+    with pytest.raises(InvalidSpecError, match=r"^cwd: not absolute, got .*start it with /"):
+        sandbox.commands.run("pwd", cwd=cwd)

@@ -88,11 +88,13 @@ def command(
     account = next(found for found in plan.template.users if found.name == name)
     argv = (b"/bin/bash", b"-l", b"-c", to_bytes("cmd", cmd)) if isinstance(cmd, str) else _argv(cmd)
     base = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": account.shell}
-    directory = cwd or (plan.workspace.target if plan.workspace else account.home)
+    directory = to_bytes("cwd", cwd or (plan.workspace.target if plan.workspace else account.home))
+    if not directory.startswith(b"/"):
+        raise InvalidSpecError("cwd", cwd, "not absolute", hint="start it with /, as in /workspace/src")
     return Command(
         argv=argv,
         env=env_items(base | plan.env | _variables(envs)),
-        cwd=to_bytes("cwd", directory),
+        cwd=directory,
         uid=account.uid,
         gid=account.gid,
         stdin=stdin,
