@@ -16,7 +16,7 @@ FIRST_LEASED_UID = 0x7000_0000
 class HostState(NamedTuple):
     """Everything but figures that move by themselves."""
 
-    processes: frozenset[int]
+    processes: frozenset[str]
     """Whose uid is in the leased ranges, or that are our programs."""
     cgroups: frozenset[str]
     mounts: frozenset[str]
@@ -41,11 +41,9 @@ def host_state(state: Path) -> HostState:
         if not entry.name.isdigit():
             continue
         try:
-            if entry.stat().st_uid >= FIRST_LEASED_UID or (entry / "comm").read_text().strip() in {
-                "bwrap",
-                "atoll-launch",
-            }:
-                processes.add(int(entry.name))
+            name = (entry / "comm").read_text().strip()
+            if entry.stat().st_uid >= FIRST_LEASED_UID or name in {"bwrap", "atoll-launch"}:
+                processes.add(f"{entry.name} {name}")
             namespaces |= {os.readlink(entry / "ns" / kind) for kind in ("user", "net")}
         except OSError:
             continue
@@ -62,6 +60,14 @@ def host_state(state: Path) -> HostState:
         sandboxes=frozenset(os.listdir(state / SANDBOXES)) if (state / SANDBOXES).exists() else frozenset(),
         ipc="".join(Path(f"/proc/sysvipc/{kind}").read_text() for kind in ("shm", "sem", "msg")),
     )
+
+
+def quiet(state: Path, timeout_s: float = 15.0) -> HostState:
+    """The host's state once no sandbox of an earlier test is still ending; others' sandboxes may live on."""
+    end = time.monotonic() + timeout_s
+    while (now := host_state(state)).processes and time.monotonic() < end:
+        time.sleep(0.1)
+    return now
 
 
 def settled(state: Path, baseline: HostState, timeout_s: float = 10.0) -> HostState:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from atoll.teardown import reaper
-from tests.leak.host_state import host_state, settled
+from tests.leak.host_state import host_state, quiet, settled
 
 EMBEDDER = Path(__file__).with_name("embedder.py")
 FEWEST_POINTS = 25
@@ -40,7 +40,7 @@ def test_kill_at_every_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(reaper, "NEWBORN_S", -1.0)
     tmp_path.chmod(0o700)
     state = tmp_path / "state"
-    baseline = host_state(state)
+    baseline = quiet(state)
     point = 0
     while True:
         point += 1
@@ -58,7 +58,7 @@ def test_kill_at_every_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_crowd_with_background_jobs_dies_with_its_owner(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     state = tmp_path / "state"
-    baseline = host_state(state)
+    baseline = quiet(state)
     with embed(["-c", CROWD], state) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "up\n"
@@ -73,7 +73,7 @@ def test_a_crowd_with_background_jobs_dies_with_its_owner(tmp_path: Path) -> Non
 def test_the_next_start_cleans_up_by_itself(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     state = tmp_path / "state"
-    baseline = host_state(state)
+    baseline = quiet(state)
     with embed(["-c", CROWD], state) as program:
         assert program.stdout is not None
         program.stdout.readline()

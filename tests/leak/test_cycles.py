@@ -11,7 +11,7 @@ import pytest
 from atoll import AsyncSandbox, Sandbox
 from atoll.model.errors import AtollError
 from atoll.teardown.state import state_dir
-from tests.leak.host_state import host_state, own, settled
+from tests.leak.host_state import own, quiet, settled
 
 CYCLES, FULL_CYCLES = 500, 2000
 AT_ONCE = 8
@@ -33,7 +33,7 @@ async def cycles(count: int) -> None:
 def test_many_cycles_leave_nothing(full: bool) -> None:
     asyncio.run(cycles(50))  # what the process keeps for good (threads, leases, caches) is there now
     state = state_dir()
-    before, mine = host_state(state), own()
+    before, mine = quiet(state), own()
     asyncio.run(cycles(FULL_CYCLES if full else CYCLES))
     assert settled(state, before) == before
     after = own()
@@ -45,7 +45,7 @@ def test_many_cycles_leave_nothing(full: bool) -> None:
 def test_failed_creates_leave_nothing(tmp_path: Path) -> None:
     state = state_dir()
     Sandbox.create().kill()
-    before, mine = host_state(state), own()
+    before, mine = quiet(state), own()
     bad: list[dict[str, object]] = [
         {"memory": "1M"},
         {"cpus": -1},
@@ -80,7 +80,7 @@ PROGRAMS = {
 def test_a_program_that_just_ends_leaves_nothing(tmp_path: Path, name: str) -> None:
     tmp_path.chmod(0o700)
     state = tmp_path / "state"
-    baseline = host_state(state)
+    baseline = quiet(state)
     code = f"import asyncio, os, sys\nfrom atoll import AsyncSandbox, Sandbox\n{PROGRAMS[name]}"
     env = dict(os.environ, ATOLL_STATE=str(state), PYTHONPATH=str(Path(__file__).parents[2] / "src"))
     done = subprocess.run(
