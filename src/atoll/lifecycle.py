@@ -13,6 +13,7 @@ from pathlib import Path
 
 from atoll.execute.process import Executor
 from atoll.isolate.registry import driver_for
+from atoll.model.errors import ChannelLostError, GuestProtocolError
 from atoll.model.names import new_id
 from atoll.model.plan import LaunchPlan, SandboxSpec
 from atoll.model.protection import Posture
@@ -23,6 +24,8 @@ from atoll.stages import Guest, make_resources, open_executor, open_guest, open_
 from atoll.teardown.state import KILL_MARK
 
 IDLE_POLL_S = 0.25
+ANSWER_TIMEOUT_S = 5.0
+"""For the agent to answer, beside whatever its sandbox is busy with."""
 
 
 def make_plan(spec: SandboxSpec, sandbox_id: str) -> LaunchPlan:
@@ -78,6 +81,16 @@ class Running:
     def violations(self) -> list[Violation]:
         """System calls that the guest tried and was denied, counted."""
         return self._guest.violations.snapshot()
+
+    async def answers(self) -> bool:
+        """Whether it lives and its agent answers."""
+        if self.ended.is_set():
+            return False
+        try:
+            await self._guest.channel.ping(ANSWER_TIMEOUT_S)
+        except (TimeoutError, ChannelLostError, GuestProtocolError):
+            return False
+        return True
 
     def end(self, reason: Reason, detail: str) -> None:
         """End the sandbox; commands still running end with `reason`. The first reason stands."""

@@ -1,5 +1,7 @@
 """The life of a sandbox: it ends once, for a true reason, with everything in it, however its owner behaves."""
 
+import os
+import signal
 import socket
 import threading
 import time
@@ -222,3 +224,15 @@ def test_a_sandbox_is_used_from_many_threads(make: Make) -> None:
     for thread in threads:
         thread.join()
     assert sorted(answers) == sorted(f"{n}\n" for n in range(10))
+
+
+def test_a_sandbox_that_does_not_answer_is_not_running(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = View(sandbox).agent_pid
+    assert sandbox.is_running() is True
+    os.kill(agent, signal.SIGSTOP)
+    with monkeypatch.context() as patch:
+        patch.setattr("atoll.lifecycle.ANSWER_TIMEOUT_S", 0.3)
+        assert sandbox.is_running() is False
+    os.kill(agent, signal.SIGCONT)
+    assert sandbox.is_running() is True
+    assert sandbox.commands.run("echo alive").stdout == "alive\n"

@@ -94,8 +94,8 @@ class AsyncSandbox:
         return self._running.violations
 
     async def is_running(self) -> bool:
-        """Whether it lives."""
-        return not self._running.ended.is_set()
+        """Whether it lives and answers."""
+        return await self._running.answers()
 
     async def kill(self) -> bool:
         """Destroy it and everything in it; True when it was alive. Safe to call again.

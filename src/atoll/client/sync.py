@@ -66,7 +66,7 @@ class Sandbox:
         return self._aio.violations
 
     def is_running(self) -> bool:
-        """Whether it lives."""
+        """Whether it lives and answers."""
         return portal.call(self._aio.is_running())
 
     def kill(self) -> bool:
