@@ -24,7 +24,18 @@ def test_setuid_programs_of_the_host_give_nothing(sandbox: Sandbox) -> None:
 
 
 def test_file_capabilities_give_nothing(sandbox: Sandbox) -> None:
-    sandbox.commands.run("cp /usr/bin/cat /tmp/cat && setcap cap_dac_override+ep /tmp/cat", user="root")
-    result = sandbox.commands.run("/tmp/cat /root/.. > /dev/null; grep CapEff /proc/self/status; cat /proc/self/status")
+    """Guest root may set them; a program that has them still starts without, and reads only what `user` may read."""
+    made = sandbox.commands.run("cp /usr/bin/cat /tmp/cat && setcap cap_dac_override+ep /tmp/cat", user="root")
+    assert made.exit_code == 0, made.stderr
+    assert (
+        "security.capability"
+        in sandbox.commands.run(["/usr/bin/python3", "-c", "import os; print(os.listxattr('/tmp/cat'))"]).stdout
+    )
+    sandbox.commands.run("echo secret > /root/file && chmod 600 /root/file", user="root").check()
+    result = sandbox.commands.run("/tmp/cat /proc/self/status; /tmp/cat /root/file")
+    assert "Name:\tcat" in result.stdout
     assert "CapEff:\t0000000000000000" in result.stdout
+    assert "Permission denied" in result.stderr
+    assert "secret" not in result.stdout
+    assert sandbox.commands.run("/tmp/cat /root/file", user="root").stdout == "secret\n"
     assert not list(Path("/tmp").glob("cat"))
