@@ -320,15 +320,7 @@ class Process:
         if self._leaf is not None:
             with contextlib.suppress(OSError):  # a slow consumer may come here after the teardown of the cgroup
                 usage = self._leaf.usage()
-        wall = time.monotonic() - self._began
-        return Usage(
-            cpu_s=usage.cpu_s,
-            memory_peak_bytes=usage.memory_peak_bytes,
-            wall_s=wall,
-            oom_kills=usage.oom_kills,
-            pids_rejected=usage.pids_rejected,
-            guest_reported=usage.guest_reported,
-        )
+        return msgspec.structs.replace(usage, wall_s=time.monotonic() - self._began)
 
     def _settle(self, ending: Ending, reported: Usage) -> None:
         failed = ending != Ending(signaled=False, value=0)
